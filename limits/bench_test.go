@@ -1,0 +1,114 @@
+package limits
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// benchRequest is a check of an everyday limit, with a key of 40 bytes.
+func benchRequest(a Algorithm, key string) Request {
+	return Request{Name: "requests", UniqueKey: key, Hits: 1, Limit: 1e9, Duration: 3_600_000, Algorithm: a}
+}
+
+func benchKeys(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("tenant-7f3a9c04:user-session-id%09d", i)
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	return keys
+}
+
+func BenchmarkCheckOneKey(b *testing.B) {
+	for a := range Algorithm(algorithms) {
+		b.Run(a.String(), func(b *testing.B) {
+			l := New(1000, time.Now)
+			r := benchRequest(a, benchKeys(1)[0])
+			l.Check(r)
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Check(r)
+			}
+		})
+	}
+}
+
+func BenchmarkCheckOneKeyParallel(b *testing.B) {
+	l := New(1000, time.Now)
+	r := benchRequest(TokenBucket, benchKeys(1)[0])
+	l.Check(r)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			l.Check(r)
+		}
+	})
+}
+
+const million = 1 << 20
+
+// filled makes a Limiter that holds a state for each key.
+func filled(keys []string) *Limiter {
+	l := New(2*len(keys), time.Now)
+	for _, key := range keys {
+		l.Check(benchRequest(TokenBucket, key))
+	}
+	return l
+}
+
+func BenchmarkCheckMillionKeys(b *testing.B) {
+	keys := benchKeys(million)
+	l := filled(keys)
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Check(benchRequest(TokenBucket, keys[i%million]))
+		i++
+	}
+}
+
+func BenchmarkCheckMillionKeysParallel(b *testing.B) {
+	keys := benchKeys(million)
+	l := filled(keys)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := rand.IntN(million); pb.Next(); i++ {
+			l.Check(benchRequest(TokenBucket, keys[i%million]))
+		}
+	})
+}
+
+// BenchmarkMemory reports the heap that one live key takes, its own bytes included.
+func BenchmarkMemory(b *testing.B) {
+	keys := benchKeys(million)
+	for b.Loop() {
+		before := heap()
+		l := filled(keys)
+		b.ReportMetric(float64(heap()-before)/million, "heap-B/key")
+		if n := l.Stats().Entries; n != million {
+			b.Fatalf("%d entries, want %d", n, million)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func BenchmarkSweepMillionKeys(b *testing.B) {
+	l := filled(benchKeys(million))
+	for b.Loop() {
+		for i := range l.shards {
+			l.shards[i].due = 0
+		}
+		l.Sweep()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(len(l.shards)), "lock-µs/shard")
+}

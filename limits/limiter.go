@@ -1,0 +1,259 @@
+package limits
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// A Limiter keeps the states of many limits and decides on them. It is safe for concurrent use: requests for one limit
+// are decided one after the other, each exactly; requests for different limits hardly ever wait for each other.
+//
+// It holds a bounded number of states. When it is full it forgets limits that are whole, which loses nothing; then the
+// least recently used, which start anew when they are asked for again; and last those with nothing left, so that a flood
+// of new keys doesn't free who is blocked. [Limiter.Stats] counts all of it.
+type Limiter struct {
+	now    func() time.Time
+	zones  *zones
+	seed   maphash.Seed
+	shards []shard // a power of two of them
+}
+
+// shardSize is the aim for the states in one shard: few enough that a sweep of one holds its lock for a fraction of a
+// millisecond, many enough that the shards fill evenly.
+const shardSize = 512
+
+// New makes a Limiter for about size states at most, which asks now for the time, once a request, under a lock: now
+// must be quick. It panics unless size is positive.
+func New(size int, now func() time.Time) *Limiter {
+	if size < 1 {
+		panic("limits.New: size must be positive")
+	}
+	count := 1 << (bits.Len(uint(size/shardSize)|1) - 1)
+	l := &Limiter{now: now, zones: newZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
+	for i := range l.shards {
+		l.shards[i].init(size*(i+1)/count - size*i/count)
+	}
+	return l
+}
+
+// Check decides on r now. An invalid r gives StatusError and changes nothing.
+func (l *Limiter) Check(r Request) (result Result) {
+	var q query
+	if err := l.query(&r, &q); err != nil {
+		return Result{Error: err.Error()}
+	}
+	l.check(r.Name, r.UniqueKey, &q, &result)
+	return result
+}
+
+// check decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
+// buffer is cleared each time.
+func (l *Limiter) check(name, key string, q *query, result *Result) {
+	if len(name)+len(key) < 128 {
+		var id [128]byte
+		l.decide(id[:writeID(id[:], name, key)], q, result)
+		return
+	}
+	var id [1 + MaxNameBytes + MaxKeyBytes]byte
+	l.decide(id[:writeID(id[:], name, key)], q, result)
+}
+
+// writeID writes the one string that names a limit and gives its length. The length in front keeps pairs apart that would
+// be equal when merely joined: "a_b" and "c", "a" and "b_c".
+func writeID(id []byte, name, key string) int {
+	id[0] = byte(len(name))
+	return 1 + copy(id[1:], name) + copy(id[1+len(name):], key)
+}
+
+func (l *Limiter) decide(id []byte, q *query, result *Result) {
+	s := &l.shards[maphash.Bytes(l.seed, id)&uint64(len(l.shards)-1)]
+	s.mu.Lock()
+	s.decide(unsafe.String(&id[0], len(id)), q, l.now().UnixNano(), result)
+	s.mu.Unlock()
+}
+
+// sweepEvery is the time in which Run looks at every shard once.
+const sweepEvery = 4 * time.Second
+
+// Run sweeps at intervals until ctx ends.
+func (l *Limiter) Run(ctx context.Context) {
+	const parts = 4 // spread over the time, so that the work comes in small portions
+	tick := time.NewTicker(sweepEvery / parts)
+	defer tick.Stop()
+	for part := 0; ; part = (part + 1) % parts {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.sweep(l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts])
+		}
+	}
+}
+
+// Sweep forgets all limits that are whole again. It holds no lock for longer than one shard takes. Without it (or Run)
+// they go when they are asked for again, or when their place is needed.
+func (l *Limiter) Sweep() { l.sweep(l.shards) }
+
+func (l *Limiter) sweep(shards []shard) {
+	for i := range shards {
+		s := &shards[i]
+		s.mu.Lock()
+		if now := l.now().UnixNano(); s.sweepDue(now) {
+			s.sweep(now)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Stats are the counts of a [Limiter] since it was made, except Entries, which is the present number.
+type Stats struct {
+	Entries        int    // states held
+	Expired        uint64 // states that went because their limit was whole again
+	EvictedUsed    uint64 // states of used limits that went because their place was needed
+	EvictedDrained uint64 // the same, of limits with nothing left: these callers got a new budget
+}
+
+// Stats gives the counts now.
+func (l *Limiter) Stats() Stats {
+	var sum Stats
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		sum.Entries += s.states.Len()
+		sum.Expired += s.stats.Expired
+		sum.EvictedUsed += s.stats.EvictedUsed
+		sum.EvictedDrained += s.stats.EvictedDrained
+		s.mu.Unlock()
+	}
+	return sum
+}
+
+// A shard is one part of the states under one lock.
+type shard struct {
+	mu      sync.Mutex // guards all below
+	states  *simplelru.LRU[string, *state]
+	size    int
+	drained int   // states marked drained
+	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
+	swept   int64 // when the last sweep was
+	stats   Stats
+	_       [32]byte // so that two shards don't share a cache line
+}
+
+func (s *shard) init(size int) {
+	states, err := simplelru.NewLRU[string, *state](size, nil)
+	if err != nil {
+		panic(err) // size is positive
+	}
+	s.states, s.size, s.due = states, size, math.MaxInt64
+}
+
+// decide makes the step for the state of id, which it copies if it has to keep it.
+func (s *shard) decide(id string, q *query, now int64, result *Result) {
+	var next state
+	held, found := s.states.Get(id)
+	if !found {
+		if next, *result = step(state{}, q, now); !next.whole() {
+			s.add(id, next, now)
+		}
+		return
+	}
+	if next, *result = step(*held, q, now); next.whole() {
+		s.remove(id, *held, &s.stats.Expired)
+		return
+	}
+	s.countDrained(*held, -1)
+	s.countDrained(next, +1)
+	*held = next
+}
+
+func (s *shard) add(id string, next state, now int64) {
+	if s.states.Len() >= s.size {
+		s.makeRoom(now)
+	}
+	s.states.Add(strings.Clone(id), &next)
+	s.countDrained(next, +1)
+	s.due = min(s.due, next.expiry(now))
+}
+
+func (s *shard) countDrained(st state, by int) {
+	if st.drained {
+		s.drained += by
+	}
+}
+
+// expiry is when s is whole if nobody asks again, in Unix nanoseconds.
+func (s *state) expiry(now int64) int64 { return u128{lo: uint64(now)}.add(s.untilWhole(now)).int64() }
+
+// expired says whether s is whole at now, under its own terms.
+func (s *state) expired(now int64) bool {
+	own := query{algorithm: s.algorithm, limit: s.limit, duration: s.duration}
+	var at state
+	at.at(s, &own, now)
+	return at.whole()
+}
+
+const (
+	sweepAnyway = int64(time.Minute) // due is a guess once durations have become shorter, so look now and then
+	sweepAtMost = int64(time.Second) // a full shard with short limits must not be swept for every new key
+	spareAtMost = 32                 // how many drained limits an eviction passes over
+)
+
+func (s *shard) sweepDue(now int64) bool {
+	return s.states.Len() > 0 && (s.due <= now || now-s.swept >= sweepAnyway || now < s.swept)
+}
+
+// sweep removes what is whole.
+func (s *shard) sweep(now int64) {
+	s.swept, s.due = now, math.MaxInt64
+	ids := s.states.Keys()
+	for i, st := range s.states.Values() {
+		if st.expired(now) {
+			s.remove(ids[i], *st, &s.stats.Expired)
+		} else {
+			s.due = min(s.due, st.expiry(now))
+		}
+	}
+}
+
+func (s *shard) remove(id string, st state, count *uint64) {
+	s.states.Remove(id)
+	s.countDrained(st, -1)
+	*count++
+}
+
+// makeRoom removes at least one state: the whole ones if it can, else the oldest that isn't drained, else the oldest.
+// Drained ones that it passes over become the newest, which costs nothing and lets the next call begin behind them. Where
+// they fill half of the shard they have no such privilege, or somebody could fill the cache with limits of his own.
+func (s *shard) makeRoom(now int64) {
+	if s.due <= now && (now-s.swept >= sweepAtMost || now < s.swept) {
+		if s.sweep(now); s.states.Len() < s.size {
+			return
+		}
+	}
+	for range spareAtMost {
+		id, st, _ := s.states.GetOldest()
+		switch {
+		case st.expired(now):
+			s.remove(id, *st, &s.stats.Expired)
+			return
+		case !st.drained:
+			s.remove(id, *st, &s.stats.EvictedUsed)
+			return
+		case 2*s.drained > s.size:
+			s.remove(id, *st, &s.stats.EvictedDrained)
+			return
+		}
+		s.states.Get(id)
+	}
+	id, st, _ := s.states.GetOldest()
+	s.remove(id, *st, &s.stats.EvictedDrained)
+}

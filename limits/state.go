@@ -1,0 +1,189 @@
+package limits
+
+import "math"
+
+// A state is what is remembered of one limit: how much of it is used, and since when. The zero value is a whole limit.
+// It keeps usage, not what remains, so that a limit that is lowered and raised again has forgotten nothing.
+//
+// The meaning of used is each algorithm's own; zero always means whole.
+type state struct {
+	used      u128
+	stamp     int64  // Unix nanoseconds: where the window starts (LeakyBucket: when used was true)
+	duration  int64  // nanoseconds, as last in force
+	limit     uint64 // as last in force
+	algorithm Algorithm
+	drained   bool // nothing was left at the last request
+}
+
+func (s *state) whole() bool { return s.used == u128{} }
+
+// step answers one query and gives the state that follows. It is the whole of a decision: nothing else is read, nothing
+// is changed.
+func step(s state, q *query, now int64) (next state, r Result) {
+	r.Limit = int64(q.limit)
+	next.at(&s, q, now)
+	if q.reset {
+		next.used = u128{}
+		next.accept(&r, q, now, q.capacity)
+		return state{}, r
+	}
+	free := next.free(q, now)
+	switch hits := uint64(q.hits); {
+	case q.hits == 0:
+		next.accept(&r, q, now, free)
+		return s, r
+	case q.hits < 0:
+		wasWhole := next.whole()
+		next.give(-hits)
+		free = next.free(q, now)
+		next.drained = free == 0
+		next.accept(&r, q, now, free)
+		if wasWhole {
+			next = s.unused(q)
+		}
+	case hits <= free:
+		next.take(hits)
+		next.drained = hits == free
+		next.accept(&r, q, now, free-hits)
+	default:
+		if q.drain {
+			next.take(free)
+			free = 0
+		}
+		next.drained = free == 0
+		next.refuse(&r, q, now, free)
+		if next.whole() {
+			next = s.unused(q)
+		}
+	}
+	return next, r
+}
+
+// unused is what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of
+// another algorithm, which is not q's to drop.
+func (s *state) unused(q *query) state {
+	if s.algorithm == q.algorithm {
+		return state{}
+	}
+	return *s
+}
+
+// at makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs to
+// another algorithm.
+func (s *state) at(was *state, q *query, now int64) {
+	s.algorithm, s.limit, s.stamp = q.algorithm, q.limit, now
+	if !was.whole() && was.algorithm == q.algorithm {
+		start := min(was.stamp, now) // a clock that was set back neither refills nor locks
+		switch q.algorithm {
+		case TokenBucket:
+			s.used, s.stamp = was.tokenAt(start, q, now)
+		case LeakyBucket:
+			s.used = was.leakyAt(start, q, now)
+		case SlidingWindow:
+			s.used, s.stamp = was.slidingAt(start, q, now)
+		}
+	}
+	s.duration = q.windowFrom(s.stamp)
+}
+
+// free gives the whole hits that fit now.
+func (s *state) free(q *query, now int64) uint64 {
+	var used u128
+	switch s.algorithm {
+	case TokenBucket:
+		used = s.used
+	case LeakyBucket:
+		used = s.leakyUsed()
+	case SlidingWindow:
+		used = s.slidingUsed(now)
+	}
+	if used.hi != 0 || used.lo >= q.capacity {
+		return 0
+	}
+	return q.capacity - used.lo
+}
+
+// take counts n hits.
+func (s *state) take(n uint64) {
+	if s.algorithm == LeakyBucket {
+		s.used = s.used.add(mul(n, uint64(s.duration)))
+		return
+	}
+	s.used.lo += n // both are at most a limit: 63 bits
+}
+
+// give returns n hits, at most those that were taken.
+func (s *state) give(n uint64) {
+	switch s.algorithm {
+	case TokenBucket:
+		s.used.lo -= min(n, s.used.lo)
+	case LeakyBucket:
+		s.used = s.used.less0(mul(n, uint64(s.duration)))
+	case SlidingWindow:
+		s.slidingGive(n)
+	}
+}
+
+// untilWhole gives the nanoseconds until nothing is used any more; the largest number if that never happens.
+func (s *state) untilWhole(now int64) u128 {
+	switch {
+	case s.whole():
+		return u128{}
+	case s.algorithm == TokenBucket:
+		return u128{lo: uint64(s.stamp + s.duration - now)}
+	case s.algorithm == LeakyBucket:
+		return s.leakyUntil(s.used)
+	default:
+		return s.slidingUntilWhole(now)
+	}
+}
+
+// untilFits gives the nanoseconds until hits, which fit an unused limit but not this one now, would be taken.
+func (s *state) untilFits(hits uint64, q *query, now int64) u128 {
+	switch s.algorithm {
+	case TokenBucket:
+		return s.untilWhole(now)
+	case LeakyBucket:
+		return s.leakyUntil(s.used.add(mul(hits, uint64(s.duration))).less0(mul(q.capacity, uint64(s.duration))))
+	default:
+		return s.slidingUntilFits(hits, q, now)
+	}
+}
+
+// accept completes r where hits were taken, given back or only looked at.
+func (s *state) accept(r *Result, q *query, now int64, free uint64) {
+	r.Status, r.Remaining = StatusOK, int64(free)
+	wait := s.untilWhole(now)
+	if q.limit == 0 || s.whole() && s.algorithm == TokenBucket {
+		wait = u128{lo: uint64(q.windowFrom(now))}
+	}
+	r.ResetTime = msAfter(now, wait)
+}
+
+// refuse completes r where hits were refused.
+func (s *state) refuse(r *Result, q *query, now int64, free uint64) {
+	r.Status, r.Remaining = StatusOverLimit, int64(free)
+	hits := uint64(q.hits)
+	if hits > q.capacity {
+		r.Metadata.Reason = ReasonTooManyHits
+		if q.limit == 0 {
+			r.Metadata.Reason = ReasonLimitZero
+		}
+		r.ResetTime = msAfter(now, u128{lo: uint64(q.windowFrom(now))})
+		return
+	}
+	wait := s.untilFits(hits, q, now)
+	r.ResetTime = msAfter(now, wait)
+	r.RetryAfter = max(1, wait.divUp(nsPerMs).int64())
+}
+
+// msAfter gives the Unix milliseconds, rounded up, of the moment wait nanoseconds after now. It saturates.
+func msAfter(now int64, wait u128) int64 {
+	if wait.hi == 0 && wait.lo <= math.MaxInt64/2 && 0 <= now && now <= math.MaxInt64/2 {
+		return int64((uint64(now) + wait.lo + nsPerMs - 1) / nsPerMs)
+	}
+	if now < 0 {
+		wait, now = wait.less0(u128{lo: uint64(-now)}), 0 // clocks before 1970 need no more than to do no harm
+	}
+	return wait.add(u128{lo: uint64(now)}).divUp(nsPerMs).int64()
+}
