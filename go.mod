@@ -12,6 +12,7 @@ require (
 )
 
 require (
+	github.com/buraksezer/consistent v1.1.0
 	github.com/mattn/go-colorable v0.1.14 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/valyala/fastrand v1.1.0 // indirect

@@ -4,12 +4,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"reflect"
@@ -26,6 +28,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"weir/limits"
+	"weir/peers"
 	"weir/server"
 )
 
@@ -34,14 +37,31 @@ var version = "dev"
 
 // config is the environment. The tags are the whole documentation of -h.
 type config struct {
-	Listen          address   `env:"WEIR_LISTEN" envDefault:":8080" help:"where to serve, host:port"`
-	Advertise       address   `env:"WEIR_ADVERTISE" help:"this node's name and address for others, host:port (default: found out)"`
-	CacheSize       count     `env:"WEIR_CACHE_SIZE" envDefault:"1000000" help:"limits to remember at most"`
-	MaxConns        count     `env:"WEIR_MAX_CONNS" envDefault:"10000" help:"client connections at most"`
-	DrainDelay      span      `env:"WEIR_DRAIN_DELAY" envDefault:"0s" help:"on SIGTERM, time to serve on while /readyz answers 503"`
-	ShutdownTimeout span      `env:"WEIR_SHUTDOWN_TIMEOUT" envDefault:"8s" help:"after that, time for requests to finish"`
-	LogLevel        logLevel  `env:"WEIR_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
-	LogFormat       logFormat `env:"WEIR_LOG_FORMAT" envDefault:"json" help:"json, or console for people"`
+	Listen    address `env:"WEIR_LISTEN" envDefault:":8080" help:"where to serve, host:port"`
+	Advertise address `env:"WEIR_ADVERTISE" help:"how peers reach this node, host:port; its name among them (default: found out)"`
+
+	Peers         string       `env:"WEIR_PEERS" help:"all nodes of the cluster, host:port,host:port,... (default: this node alone)"`
+	PeersSRV      string       `env:"WEIR_PEERS_SRV" help:"or the DNS name whose SRV records list them"`
+	DNSServer     string       `env:"WEIR_DNS_SERVER" help:"whom to ask for it, host or host:port (default: the system's servers)"`
+	PeersRefresh  interval     `env:"WEIR_PEERS_REFRESH" envDefault:"10s" help:"how often to ask"`
+	PeerSecret    secrets      `env:"WEIR_PEER_SECRET" help:"what nodes know each other by; two, comma-separated, while it is replaced"`
+	InsecurePeers bool         `env:"WEIR_INSECURE_PEERS" envDefault:"false" help:"serve without a secret or certificates, though peers are on a network"`
+	PeerTimeout   positiveSpan `env:"WEIR_PEER_TIMEOUT" envDefault:"500ms" help:"how long a check may wait for another node"`
+	FailurePolicy policy       `env:"WEIR_FAILURE_POLICY" envDefault:"local" help:"while the owner of a limit is away: local (count here), open or closed"`
+	BatchWindow   positiveSpan `env:"WEIR_BATCH_WINDOW" envDefault:"500us" help:"how long checks for one peer gather at most"`
+	BatchLimit    batchLimit   `env:"WEIR_BATCH_LIMIT" envDefault:"1000" help:"how many do, 1 to 1000"`
+
+	CacheSize       count `env:"WEIR_CACHE_SIZE" envDefault:"1000000" help:"limits to remember at most"`
+	MaxConns        count `env:"WEIR_MAX_CONNS" envDefault:"10000" help:"client connections at most"`
+	DrainDelay      span  `env:"WEIR_DRAIN_DELAY" envDefault:"0s" help:"on SIGTERM, time to serve on while /readyz answers 503"`
+	ShutdownTimeout span  `env:"WEIR_SHUTDOWN_TIMEOUT" envDefault:"8s" help:"after that, time for requests to finish"`
+
+	TLSCert string `env:"WEIR_TLS_CERT" help:"file with this node's certificate; with it, everything is TLS"`
+	TLSKey  string `env:"WEIR_TLS_KEY" help:"file with its key"`
+	TLSCA   string `env:"WEIR_TLS_CA" help:"file with the authority that signs certificates; with it, clients need one"`
+
+	LogLevel  logLevel  `env:"WEIR_LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
+	LogFormat logFormat `env:"WEIR_LOG_FORMAT" envDefault:"json" help:"json, or console for people"`
 }
 
 func main() {
@@ -112,23 +132,40 @@ func serve(c config, log zerolog.Logger) error {
 
 	ln, err := net.Listen("tcp", string(c.Listen))
 	if err != nil {
-		return fmt.Errorf("WEIR_LISTEN: %w", err)
+		return fmt.Errorf("WEIR_LISTEN=%q: %w", c.Listen, err)
 	}
-	owner := c.owner(ln.Addr())
-	limiter := limits.New(int(c.CacheSize), time.Now)
-	srv := server.New(server.Options{Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns)})
-
+	defer ln.Close()
 	ctx, stopLoops := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
-	loops.Go(func() { limiter.Run(ctx) })
 	defer loops.Wait()
 	defer stopLoops()
+
+	files, err := c.loadTLS()
+	if err != nil {
+		return err
+	}
+	if files != nil {
+		loops.Go(func() { files.Run(ctx, log) })
+	}
+	cluster, owner, err := c.join(ctx, ln, files, log, &loops)
+	if err != nil {
+		return err
+	}
+	if cluster != nil {
+		defer cluster.Close()
+	}
+	limiter := limits.New(int(c.CacheSize), time.Now)
+	loops.Go(func() { limiter.Run(ctx) })
+	srv := server.New(server.Options{
+		Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns), TLS: files,
+		Peers: cluster, PeerTimeout: time.Duration(c.PeerTimeout), PeerSecrets: c.PeerSecret, Policy: server.Policy(c.FailurePolicy),
+	})
 
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(ln) }()
 	log.Info().Str("listen", ln.Addr().String()).Str("owner", owner).Str("version", version).
-		Int("cache_size", int(c.CacheSize)).Int("max_conns", int(c.MaxConns)).Stringer("drain_delay", c.DrainDelay).
-		Stringer("shutdown_timeout", c.ShutdownTimeout).Msg("serving")
+		Int("cache_size", int(c.CacheSize)).Int("max_conns", int(c.MaxConns)).Str("failure_policy", string(c.FailurePolicy)).
+		Stringer("drain_delay", c.DrainDelay).Stringer("shutdown_timeout", c.ShutdownTimeout).Bool("tls", files != nil).Msg("serving")
 
 	select {
 	case err := <-failed:
@@ -140,13 +177,79 @@ func serve(c config, log zerolog.Logger) error {
 			wait(time.Duration(c.DrainDelay), signals)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.ShutdownTimeout))
+	ending, cancel := context.WithTimeout(context.Background(), time.Duration(c.ShutdownTimeout))
 	defer cancel()
-	if err := srv.Shutdown(ctx); err != nil {
+	if err := srv.Shutdown(ending); err != nil {
 		log.Warn().Err(err).Msg("requests were cut off")
 	}
 	log.Info().Msg("stopped")
 	return nil
+}
+
+// join makes the cluster that the environment tells of, and gives this node's name. Without one the cluster is nil. The
+// loop that follows DNS, if that tells, joins the others.
+func (c config) join(ctx context.Context, ln net.Listener, files *server.TLS, log zerolog.Logger, loops *sync.WaitGroup) (*peers.Set, string, error) {
+	owner := c.owner(ln.Addr())
+	if c.Peers == "" && c.PeersSRV == "" {
+		return nil, owner, nil
+	}
+	if c.Peers != "" && c.PeersSRV != "" {
+		return nil, "", fmt.Errorf("WEIR_PEERS_SRV=%q: WEIR_PEERS is set too; set one of them", c.PeersSRV)
+	}
+	members, err := peers.ParseList(c.Peers)
+	if err == nil && c.Peers != "" && len(members) == 0 {
+		err = errors.New("lists no node")
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("WEIR_PEERS=%q: %w", c.Peers, err)
+	}
+	if !c.guarded() && (c.PeersSRV != "" || slices.ContainsFunc(members, peers.Member.Distant)) {
+		return nil, "", errors.New("WEIR_PEER_SECRET is not set, so anybody could change the counts of this cluster: set it to the same " +
+			"secret on all nodes (or WEIR_TLS_CA, or WEIR_INSECURE_PEERS=true if the network is safe)")
+	}
+	options := peers.Options{
+		Timeout: time.Duration(c.PeerTimeout), BatchWindow: time.Duration(c.BatchWindow), BatchLimit: int(c.BatchLimit), Log: log,
+	}
+	if len(c.PeerSecret) > 0 {
+		options.Secret = c.PeerSecret[0]
+	}
+	if files != nil {
+		options.TLS = files.Client()
+	}
+	cluster := peers.New(options)
+	listen, err := netip.ParseAddrPort(ln.Addr().String())
+	if err != nil {
+		return nil, "", fmt.Errorf("WEIR_LISTEN=%q: %w", c.Listen, err)
+	}
+	if c.PeersSRV != "" {
+		srv := peers.NewSRV(c.PeersSRV, c.DNSServer)
+		loops.Go(func() { cluster.Follow(ctx, srv, time.Duration(c.PeersRefresh), string(c.Advertise), listen) })
+		return cluster, owner, nil
+	}
+	if err := cluster.Static(ctx, members, string(c.Advertise), listen); err != nil {
+		return nil, "", fmt.Errorf("WEIR_PEERS=%q: %w", c.Peers, err)
+	}
+	return cluster, cluster.View().Self(), nil
+}
+
+// guarded says whether something keeps others from calling this node as a peer.
+func (c config) guarded() bool { return len(c.PeerSecret) > 0 || c.TLSCA != "" || c.InsecurePeers }
+
+// loadTLS reads the files that the environment names; nil if it names none.
+func (c config) loadTLS() (*server.TLS, error) {
+	switch {
+	case c.TLSCert == "" && c.TLSKey == "" && c.TLSCA == "":
+		return nil, nil
+	case c.TLSCert == "":
+		return nil, errors.New("WEIR_TLS_CERT is not set, but WEIR_TLS_KEY or WEIR_TLS_CA is")
+	case c.TLSKey == "":
+		return nil, errors.New("WEIR_TLS_KEY is not set, but WEIR_TLS_CERT is")
+	}
+	files, err := server.LoadTLS(c.TLSCert, c.TLSKey, c.TLSCA)
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_TLS_CERT, WEIR_TLS_KEY or WEIR_TLS_CA: %w", err)
+	}
+	return files, nil
 }
 
 // wait waits for d, or the next signal.
@@ -166,8 +269,12 @@ func health(c config) error {
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "localhost"
 	}
-	client := http.Client{Timeout: 2 * time.Second}
-	resp, err := client.Get("http://" + net.JoinHostPort(host, port) + "/healthz")
+	scheme, client := "http://", http.Client{Timeout: 2 * time.Second}
+	if c.TLSCert != "" {
+		// The certificate is for the name that others use. Whoever listens here is asked whether it lives, no more.
+		scheme, client.Transport = "https://", &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	}
+	resp, err := client.Get(scheme + net.JoinHostPort(host, port) + "/healthz")
 	if err != nil {
 		return err
 	}
@@ -220,7 +327,11 @@ func readConfig() (config, error) {
 	if errors.As(err, &parse) {
 		for _, v := range variables() {
 			if v.field == parse.Name {
-				return c, fmt.Errorf("%s=%q: %w", v.name, os.Getenv(v.name), parse.Err)
+				value := strconv.Quote(os.Getenv(v.name))
+				if parse.Type == reflect.TypeFor[secrets]() {
+					value = "..." // errors end up in logs
+				}
+				return c, fmt.Errorf("%s=%s: %w", v.name, value, parse.Err)
 			}
 		}
 	}
@@ -303,6 +414,76 @@ func (s *span) UnmarshalText(text []byte) error {
 }
 
 func (s span) String() string { return time.Duration(s).String() }
+
+// A positiveSpan is a length of time.
+type positiveSpan time.Duration
+
+// UnmarshalText reads what time.ParseDuration does.
+func (s *positiveSpan) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d <= 0 {
+		return errors.New("must be a length of time with its unit, such as 500ms or 10s")
+	}
+	*s = positiveSpan(d)
+	return nil
+}
+
+// An interval is a length of time in which something is done once: not less than 100 ms.
+type interval time.Duration
+
+// UnmarshalText reads what time.ParseDuration does.
+func (s *interval) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < 100*time.Millisecond {
+		return errors.New("must be a length of time with its unit, such as 10s, and at least 100ms")
+	}
+	*s = interval(d)
+	return nil
+}
+
+// A batchLimit is a number of items in a batch.
+type batchLimit int
+
+// UnmarshalText reads decimal digits.
+func (n *batchLimit) UnmarshalText(text []byte) error {
+	v, err := strconv.Atoi(string(text))
+	if err != nil || v < 1 || v > limits.MaxItems {
+		return errors.New("must be a whole number from 1 to 1000")
+	}
+	*n = batchLimit(v)
+	return nil
+}
+
+// secrets are what peers may know each other by: the first is sent, all are accepted.
+type secrets []string
+
+// UnmarshalText reads one or two, separated by a comma.
+func (s *secrets) UnmarshalText(text []byte) error {
+	list := strings.Split(string(text), ",")
+	for i := range list {
+		if list[i] = strings.TrimSpace(list[i]); list[i] == "" || strings.ContainsFunc(list[i], notHeader) || len(list) > 2 {
+			return errors.New("must be one secret, or two separated by a comma, of visible ASCII")
+		}
+	}
+	*s = list
+	return nil
+}
+
+// notHeader says what may not stand in the header that carries a secret.
+func notHeader(r rune) bool { return r < '!' || r > '~' }
+
+// A policy is one of the three that -h names.
+type policy string
+
+// UnmarshalText reads the name of a policy.
+func (p *policy) UnmarshalText(text []byte) error {
+	*p = policy(text)
+	switch server.Policy(text) {
+	case server.PolicyLocal, server.PolicyOpen, server.PolicyClosed:
+		return nil
+	}
+	return errors.New("must be local, open or closed")
+}
 
 // A logLevel is one of the four that -h names.
 type logLevel zerolog.Level

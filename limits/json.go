@@ -17,44 +17,78 @@ const MaxItems = 1000
 // and where; whoever gets it must not act on any item.
 //
 // It is strict about form: exact names, each once, plain integers of 64 bits, no null, valid UTF-8, nothing after the
-// message. Values that are well formed but wrong (an unknown algorithm, a limit that is missing) are for
-// [Limiter.Check] to judge, item by item.
+// message, 1 to MaxItems items. Values that are well formed but wrong (an unknown algorithm, a limit that is missing) are
+// for [Limiter.Check] to judge, item by item.
 func ReadRequests(dst []Request, message []byte) ([]Request, error) {
-	d := decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(message))}
-	dst, err := d.message(dst)
-	if err != nil {
-		return nil, describe(err, len(message))
+	items := len(dst)
+	dst, err := newDecoder(message).requests(dst)
+	if err == nil && len(dst) == items {
+		err = errors.New("rate_limits: required, must hold at least one item")
 	}
-	return dst, nil
+	return dst, err
+}
+
+// ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
+// it may only want to know whether this node answers, so there may be no items.
+func ReadPeerRequests(dst []Request, message []byte) ([]Request, error) {
+	d := newDecoder(message)
+	d.lenient = true
+	return d.requests(dst)
+}
+
+// ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Unknown fields are skipped.
+func ReadPeerResults(dst []Result, message []byte) ([]Result, error) {
+	d := newDecoder(message)
+	d.lenient = true
+	return d.results(dst)
 }
 
 // A decoder reads one message, token by token.
-type decoder struct{ dec *jsontext.Decoder }
+type decoder struct {
+	dec     *jsontext.Decoder
+	size    int
+	lenient bool // skips unknown fields
+}
 
-func (d *decoder) message(dst []Request) ([]Request, error) {
+func newDecoder(message []byte) *decoder {
+	return &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(message)), size: len(message)}
+}
+
+func (d *decoder) requests(dst []Request) ([]Request, error) {
 	items := len(dst)
+	err := d.message(func() error {
+		if len(dst)-items == MaxItems {
+			return fmt.Errorf("rate_limits: more than %d items", MaxItems)
+		}
+		dst = append(dst, Request{Hits: 1, Limit: absent, Duration: absent})
+		return d.request(&dst[len(dst)-1])
+	})
+	return dst, err
+}
+
+func (d *decoder) results(dst []Result) ([]Result, error) {
+	err := d.message(func() error {
+		dst = append(dst, Result{})
+		return d.result(&dst[len(dst)-1])
+	})
+	return dst, err
+}
+
+// message reads the frame that requests and results share, and has item read each item.
+func (d *decoder) message(item func() error) error {
 	err := d.object(func(name string) error {
 		if name != "rate_limits" {
-			return d.wrong("unknown field")
+			return d.unknown()
 		}
-		return d.array(func() error {
-			if len(dst)-items == MaxItems {
-				return fmt.Errorf("rate_limits: more than %d items", MaxItems)
-			}
-			dst = append(dst, Request{Hits: 1, Limit: absent, Duration: absent})
-			return d.request(&dst[len(dst)-1])
-		})
+		return d.array(item)
 	})
 	if err != nil {
-		return nil, err
-	}
-	if len(dst) == items {
-		return nil, errors.New(`rate_limits: required, must hold at least one item`)
+		return describe(err, d.size)
 	}
 	if _, err := d.dec.ReadToken(); err != io.EOF {
-		return nil, fmt.Errorf("byte %d: unexpected data after the message", d.dec.InputOffset())
+		return fmt.Errorf("byte %d: unexpected data after the message", d.dec.InputOffset())
 	}
-	return dst, nil
+	return nil
 }
 
 func (d *decoder) request(r *Request) error {
@@ -79,10 +113,71 @@ func (d *decoder) request(r *Request) error {
 		case "behavior":
 			r.Behavior, err = d.behavior()
 		default:
-			err = d.wrong("unknown field")
+			err = d.unknown()
 		}
 		return err
 	})
+}
+
+func (d *decoder) result(r *Result) error {
+	return d.object(func(name string) (err error) {
+		switch name {
+		case "status":
+			r.Status, err = d.status()
+		case "limit":
+			r.Limit, err = d.integer()
+		case "remaining":
+			r.Remaining, err = d.integer()
+		case "reset_time":
+			r.ResetTime, err = d.integer()
+		case "retry_after":
+			r.RetryAfter, err = d.integer()
+		case "error":
+			r.Error, err = d.text()
+		case "metadata":
+			err = d.metadata(&r.Metadata)
+		default:
+			err = d.unknown()
+		}
+		return err
+	})
+}
+
+func (d *decoder) metadata(m *Metadata) error {
+	return d.object(func(name string) (err error) {
+		switch name {
+		case "owner":
+			m.Owner, err = d.text()
+		case "reason":
+			m.Reason, err = d.text()
+		case "degraded":
+			m.Degraded, err = d.text()
+		default:
+			err = d.unknown()
+		}
+		return err
+	})
+}
+
+func (d *decoder) status() (Status, error) {
+	name, err := d.text()
+	if err != nil {
+		return StatusError, err
+	}
+	for s := range Status(statuses) {
+		if name == s.String() {
+			return s, nil
+		}
+	}
+	return StatusError, d.wrong("unknown status")
+}
+
+// unknown is what becomes of a member of an object that nobody knows.
+func (d *decoder) unknown() error {
+	if d.lenient {
+		return d.dec.SkipValue()
+	}
+	return d.wrong("unknown field")
 }
 
 func (d *decoder) algorithm() (Algorithm, error) {
@@ -288,16 +383,54 @@ func isIndex(s string) bool {
 	return err == nil
 }
 
+// AppendRequests appends the message of some requests, which are valid.
+func AppendRequests(dst []byte, requests []Request) []byte {
+	dst = append(dst, messageStart...)
+	for i := range requests {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendRequest(dst, &requests[i])
+	}
+	return append(dst, messageEnd...)
+}
+
+const (
+	messageStart = `{"rate_limits":[`
+	messageEnd   = "]}\n"
+)
+
+func appendRequest(dst []byte, r *Request) []byte {
+	dst = appendText(append(dst, `{"name":`...), r.Name)
+	dst = appendText(append(dst, `,"unique_key":`...), r.UniqueKey)
+	dst = appendField(dst, `,"hits":`, r.Hits)
+	dst = appendField(dst, `,"limit":`, r.Limit)
+	dst = appendField(dst, `,"duration":`, r.Duration)
+	if r.Algorithm != TokenBucket {
+		dst = appendField(dst, `,"algorithm":`, int64(r.Algorithm))
+	}
+	if r.Behavior != Batching {
+		dst = appendField(dst, `,"behavior":`, int64(r.Behavior))
+	}
+	if r.Burst != 0 {
+		dst = appendField(dst, `,"burst":`, r.Burst)
+	}
+	if r.TimeZone != "" {
+		dst = appendText(append(dst, `,"time_zone":`...), r.TimeZone)
+	}
+	return append(dst, '}')
+}
+
 // AppendResults appends the message that answers a message of requests.
 func AppendResults(dst []byte, results []Result) []byte {
-	dst = append(dst, `{"rate_limits":[`...)
+	dst = append(dst, messageStart...)
 	for i := range results {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
 		dst = appendResult(dst, &results[i])
 	}
-	return append(dst, "]}\n"...)
+	return append(dst, messageEnd...)
 }
 
 func appendResult(dst []byte, r *Result) []byte {
@@ -315,6 +448,7 @@ func appendResult(dst []byte, r *Result) []byte {
 	}
 	dst = append(dst, `,"metadata":{`...)
 	dst = appendMember(dst, `"owner":`, r.Metadata.Owner)
+	dst = appendMember(dst, `"degraded":`, r.Metadata.Degraded)
 	dst = appendMember(dst, `"reason":`, r.Metadata.Reason)
 	return append(dst, "}}"...)
 }

@@ -54,23 +54,25 @@ func (l *Limiter) Check(r Request) (result Result) {
 	return result
 }
 
+// Now gives the Limiter's time.
+func (l *Limiter) Now() time.Time { return l.now() }
+
+// Validate says which field of r is wrong, and what is; nil means that Check would decide.
+func (l *Limiter) Validate(r *Request) error {
+	var q query
+	return l.query(r, &q)
+}
+
 // check decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
 // buffer is cleared each time.
 func (l *Limiter) check(name, key string, q *query, result *Result) {
 	if len(name)+len(key) < 128 {
 		var id [128]byte
-		l.decide(id[:writeID(id[:], name, key)], q, result)
+		l.decide(appendID(id[:0], name, key), q, result)
 		return
 	}
-	var id [1 + MaxNameBytes + MaxKeyBytes]byte
-	l.decide(id[:writeID(id[:], name, key)], q, result)
-}
-
-// writeID writes the one string that names a limit and gives its length. The length in front keeps pairs apart that would
-// be equal when merely joined: "a_b" and "c", "a" and "b_c".
-func writeID(id []byte, name, key string) int {
-	id[0] = byte(len(name))
-	return 1 + copy(id[1:], name) + copy(id[1+len(name):], key)
+	var id [MaxIDBytes]byte
+	l.decide(appendID(id[:0], name, key), q, result)
 }
 
 func (l *Limiter) decide(id []byte, q *query, result *Result) {

@@ -119,8 +119,9 @@ type Result struct {
 
 // Metadata says how a [Result] came about.
 type Metadata struct {
-	Owner  string // the node that counted
-	Reason string // why hits can never fit: ReasonLimitZero or ReasonTooManyHits
+	Owner    string // the node that counted
+	Degraded string // why another node than the owner answered, or nobody counted; "" if the owner did
+	Reason   string // why hits can never fit: ReasonLimitZero or ReasonTooManyHits
 }
 
 // The reasons why hits can never fit, however long the caller waits.
@@ -128,6 +129,20 @@ const (
 	ReasonLimitZero   = "limit_is_zero"
 	ReasonTooManyHits = "hits_exceed_capacity"
 )
+
+// AppendID appends the one string that names r's limit. Different pairs of Name and UniqueKey never give the same.
+func (r *Request) AppendID(dst []byte) []byte { return appendID(dst, r.Name, r.UniqueKey) }
+
+// appendID puts a length in front, which keeps pairs apart that would be equal when merely joined: "a_b" and "c", "a" and
+// "b_c".
+func appendID(dst []byte, name, key string) []byte {
+	dst = append(dst, byte(len(name)))
+	dst = append(dst, name...)
+	return append(dst, key...)
+}
+
+// MaxIDBytes is the longest that AppendID appends for a valid request.
+const MaxIDBytes = 1 + MaxNameBytes + MaxKeyBytes
 
 // An invalid is an error in one field of a request, which its text names first.
 type invalid string

@@ -10,26 +10,30 @@ import (
 	vm "github.com/VictoriaMetrics/metrics"
 
 	"weir/limits"
+	"weir/peers"
 )
 
 // metrics holds the numbers of one node. No label ever carries text of a request.
 type metrics struct {
 	set      *vm.Set
 	checks   [maxAlgorithm + 1][3]*vm.Counter // by algorithm and status
+	peer     *vm.Counter                      // items counted for peers
 	rejected map[string]*vm.Counter           // by reason
 	items    *vm.PrometheusHistogram
 	duration *vm.PrometheusHistogram
 	conns    atomic.Int64
+	peers    *peers.Set // nil on a single node
 }
 
 // maxAlgorithm stands for all that are not known.
 const maxAlgorithm = 3
 
 // reasons lists why requests are refused as a whole.
-var reasons = []string{"connections", "cross_origin", "encoding", "method", "not_found", "panic", "timeout", "too_large", "unreadable"}
+var reasons = []string{"certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer", "timeout", "too_large", "unreadable"}
 
-func newMetrics(l *limits.Limiter, version string) *metrics {
-	m := &metrics{set: vm.NewSet(), rejected: map[string]*vm.Counter{}}
+func newMetrics(l *limits.Limiter, p *peers.Set, version string) *metrics {
+	m := &metrics{set: vm.NewSet(), rejected: map[string]*vm.Counter{}, peers: p}
+	m.peer = m.set.NewCounter("weir_peer_checks_total")
 	for a := range m.checks {
 		for status := range m.checks[a] {
 			m.checks[a][status] = m.set.NewCounter(fmt.Sprintf(`weir_checks_total{algorithm=%q,status=%q}`,
@@ -56,6 +60,9 @@ func newMetrics(l *limits.Limiter, version string) *metrics {
 
 func (m *metrics) write(w io.Writer) {
 	m.set.WritePrometheus(w)
+	if m.peers != nil {
+		m.peers.WriteMetrics(w)
+	}
 	vm.WriteProcessMetrics(w)
 }
 
@@ -75,4 +82,12 @@ func (m *metrics) count(requests []limits.Request, results []limits.Result) {
 		}
 	}
 	m.items.Update(float64(len(results)))
+}
+
+// countPeer counts what was counted for a peer. The checks themselves are those of the node that was asked.
+func (m *metrics) countPeer(results []limits.Result) { m.peer.Add(len(results)) }
+
+// degrade counts an item that the failure policy answered. There are few policies and reasons, all words of our own.
+func (m *metrics) degrade(policy Policy, why string) {
+	m.set.GetOrCreateCounter(fmt.Sprintf(`weir_degraded_checks_total{policy=%q,reason=%q}`, policy, why)).Inc()
 }

@@ -1,12 +1,14 @@
 // Package server is weir's HTTP API. It reads requests, has them decided, and writes the answers; what it decides with
 // belongs to package limits.
 //
-// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it,
-// decides item by item, and writes one answer.
+// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it, and
+// writes one answer. In between, decide has each item counted here or by the peer that owns it; the switch is in route.
 package server
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	stdlog "log"
 	"net"
@@ -20,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"weir/limits"
+	"weir/peers"
 )
 
 // Options says what a [Server] works with. Zero values of all but Limiter and Owner are useful.
@@ -28,6 +31,12 @@ type Options struct {
 	Owner   string          // how this node is called in the answers' metadata
 	Log     zerolog.Logger  // the zero Logger discards
 	Version string          // for weir_build_info
+
+	Peers       *peers.Set    // the cluster; nil for a single node
+	PeerTimeout time.Duration // how long an item may wait for another node; 0 means 500 ms
+	PeerSecrets []string      // any of which peers must send; none: they need not, unless TLS has an authority
+	Policy      Policy        // what is answered while nobody can count; "" means PolicyLocal
+	TLS         *TLS          // nil serves without
 
 	MaxConns    int           // connections at a time, more are closed at once; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
@@ -39,23 +48,31 @@ type Server struct {
 	owner    string
 	log      zerolog.Logger
 	failures zerolog.Logger // log, thinned out: whoever sends rubbish must not fill a disk
+	loud     zerolog.Logger // log, for what must be seen, but not a thousand times a second
 	metrics  *metrics
 	http     *http.Server
 	draining atomic.Bool
+
+	peers       *peers.Set
+	peerTimeout time.Duration
+	secrets     [][sha256.Size]byte // hashed, so that comparing them tells nothing of their lengths
+	policy      Policy
+	clientCerts bool // all but health checks need a certificate
 }
 
 // New makes a Server that listens nowhere yet.
 func New(o Options) *Server {
-	s := &Server{limiter: o.Limiter, owner: o.Owner, log: o.Log, metrics: newMetrics(o.Limiter, o.Version)}
+	s := &Server{
+		limiter: o.Limiter, owner: o.Owner, log: o.Log, metrics: newMetrics(o.Limiter, o.Peers, o.Version),
+		peers: o.Peers, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
+		clientCerts: o.TLS != nil && o.TLS.HasCA(),
+	}
 	s.failures = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
-	timeout := o.ReadTimeout
-	if timeout == 0 {
-		timeout = 10 * time.Second
+	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
+	for _, secret := range o.PeerSecrets {
+		s.secrets = append(s.secrets, sha256.Sum256([]byte(secret)))
 	}
-	maxConns := int64(o.MaxConns)
-	if maxConns == 0 {
-		maxConns = 10_000
-	}
+	timeout := cmp.Or(o.ReadTimeout, 10*time.Second)
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		Protocols:         new(http.Protocols),
@@ -65,10 +82,15 @@ func New(o Options) *Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          stdlog.New(debugWriter{o.Log}, "", 0),
-		ConnState:         s.limitConns(maxConns),
+		ConnState:         s.limitConns(int64(cmp.Or(o.MaxConns, 10_000))),
 	}
 	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true)
+	if o.TLS == nil {
+		s.http.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		s.http.Protocols.SetHTTP2(true)
+		s.http.TLSConfig = o.TLS.Server()
+	}
 	return s
 }
 
@@ -77,7 +99,11 @@ func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Serve answers on ln until Shutdown, and then gives nil.
 func (s *Server) Serve(ln net.Listener) error {
-	if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+	serve := s.http.Serve
+	if s.http.TLSConfig != nil {
+		serve = func(ln net.Listener) error { return s.http.ServeTLS(ln, "", "") }
+	}
+	if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -105,6 +131,8 @@ func (s *Server) routes() http.Handler {
 		r.Get(path, h)
 		r.Head(path, h)
 	}
+	r.Post(peers.BatchPath, s.guardPeers(s.handlePeerBatch))
+	get("/v1/peers", s.handlePeers)
 	get("/healthz", s.handleHealth)
 	get("/readyz", s.handleReady)
 	get("/metrics", s.handleMetrics)
@@ -120,7 +148,7 @@ func (s *Server) routes() http.Handler {
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.fail(w, req, http.StatusForbidden, "cross_origin", "web pages of other origins may not send checks")
 	}))
-	return s.observe(origins.Handler(r))
+	return s.observe(s.requireCert(origins.Handler(r)))
 }
 
 func allowedMethods(r chi.Routes, path string) string {

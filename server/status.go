@@ -8,8 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
+
+	"weir/peers"
 )
 
 // handleHealth says that the process lives.
@@ -17,13 +20,51 @@ func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`+"\n"))
 }
 
-// handleReady says whether this node takes work.
+// handleReady says whether this node takes work. It does not ask for other nodes: they being away is no reason to be sent
+// nothing.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Load() {
+	switch nodes, known := s.place(); {
+	case s.draining.Load():
 		writeJSON(w, http.StatusServiceUnavailable, []byte(`{"status":"draining","error":"this node is about to stop"}`+"\n"))
-		return
+	case !known:
+		writeJSON(w, http.StatusServiceUnavailable,
+			[]byte(`{"status":"starting","error":"this node does not know its place in the cluster yet"}`+"\n"))
+	default:
+		writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"status":"ready","nodes":%d}`+"\n", nodes))
 	}
-	writeJSON(w, http.StatusOK, []byte(`{"status":"ready"}`+"\n"))
+}
+
+// place gives the size of the cluster, and whether this node knows it.
+func (s *Server) place() (nodes int, known bool) {
+	if s.peers == nil {
+		return 1, true
+	}
+	view := s.peers.View()
+	if view == nil {
+		return 0, false
+	}
+	return view.Nodes(), true
+}
+
+// handlePeers shows the cluster as this node sees it.
+func (s *Server) handlePeers(w http.ResponseWriter, r *http.Request) {
+	answer := struct {
+		Self      string           `json:"self"`
+		Ring      string           `json:"ring,omitzero"` // the fingerprint of the list
+		Nodes     []peers.Status   `json:"nodes"`
+		Discovery *peers.Discovery `json:"discovery,omitzero"`
+	}{Self: s.owner, Nodes: []peers.Status{}}
+	if s.peers != nil {
+		if view := s.peers.View(); view != nil {
+			answer.Self, answer.Ring, answer.Nodes = view.Self(), view.Fingerprint(), view.Status()
+		}
+		answer.Discovery = s.peers.Discovery()
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // a struct of ours
+	}
+	writeJSON(w, http.StatusOK, append(body, '\n'))
 }
 
 // handleMetrics answers in the Prometheus text format.

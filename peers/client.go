@@ -1,0 +1,279 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"weir/batching"
+	"weir/limits"
+)
+
+// What one node tells another with each call, in headers, which HTTP/2 sends once and then refers to.
+const (
+	BatchPath      = "/v1/peer/batch" // takes and gives the messages of /v1/check
+	Protocol       = "1"              // grows when nodes of two versions can no longer work together
+	HeaderProtocol = "Weir-Protocol"  // of who speaks, both ways
+	HeaderRing     = "Weir-Ring"      // the fingerprint of its ring, both ways
+	HeaderFrom     = "Weir-From"      // its name
+)
+
+// MaxMessage bounds a message between nodes: 1,000 of the longest items.
+const MaxMessage = 4 << 20
+
+const (
+	batchBytes   = 512 << 10 // a batch takes no more items beyond this
+	batchFlights = 4         // batches on their way to one peer
+	maxWaiting   = 10_000    // items that wait for, or are on, their way to one peer
+)
+
+// A Failure is why a peer did not answer. Its text is the fixed word that callers get to see.
+type Failure string
+
+func (f Failure) Error() string { return string(f) }
+
+// The failures. Only after ErrUnreachable and ErrBusy have the items surely not been counted.
+const (
+	ErrUnreachable = Failure("owner_unreachable") // no connection: nothing was sent
+	ErrBusy        = Failure("owner_busy")        // too many wait for it: nothing was sent
+	ErrDown        = Failure("owner_down")        // it failed lately and is not asked for a while: nothing was sent
+	ErrTimeout     = Failure("owner_timeout")     // no answer in time
+	ErrBroken      = Failure("owner_broken")      // an answer that makes no sense, or none
+	ErrRefused     = Failure("owner_refused")     // it won't: another secret, or it is about to stop
+)
+
+// A Rejection is a peer's word that a message was wrong. It is no failure of the peer: the items are.
+type Rejection struct{ Reason string }
+
+func (r *Rejection) Error() string { return "the owner refused this check: " + r.Reason }
+
+// A Peer is another node. It is safe for concurrent use.
+type Peer struct {
+	name    string
+	set     *Set
+	addrs   atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
+	rt      http.RoundTripper
+	batches *batching.Batcher[limits.Request, limits.Result]
+	alone   atomic.Int64 // items on their way without a batch
+	health  breaker
+	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
+	stats   stats
+}
+
+func newPeer(s *Set, name string) *Peer {
+	p := &Peer{name: name, set: s}
+	p.stats.init(name)
+	p.rt = s.options.transport(p)
+	p.batches = batching.New(batching.Options{
+		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
+	}, messageBytes, p.send)
+	return p
+}
+
+// messageBytes is about the size of r in a message.
+func messageBytes(r limits.Request) int {
+	return 100 + len(r.Name) + len(r.UniqueKey) + len(r.TimeZone)
+}
+
+// setAddrs takes over where to dial.
+func (p *Peer) setAddrs(m Member) {
+	if m.Resolved {
+		p.addrs.Store(&m.Addrs)
+	} else {
+		p.addrs.Store(nil)
+	}
+}
+
+// Name gives the peer's name in the ring.
+func (p *Peer) Name() string { return p.name }
+
+// Check has the peer count a group of items, which travel together, and gives their results in order. Its error is a
+// [Failure], a [*Rejection], or that of ctx, which ends the wait but not the call. Unless alone is set the group may
+// travel with others.
+func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([]limits.Result, error) {
+	var results []limits.Result
+	var err error
+	switch {
+	case p.health.down.Load():
+		err = ErrDown
+	case alone:
+		results, err = p.sendAlone(group)
+	default:
+		results, err = p.batches.Do(ctx, group)
+	}
+	switch {
+	case errors.Is(err, batching.ErrFull), errors.Is(err, batching.ErrNotSent):
+		err = ErrBusy
+	case errors.Is(err, context.DeadlineExceeded):
+		err = ErrTimeout
+	}
+	p.stats.count(err, len(group))
+	return results, err
+}
+
+func (p *Peer) sendAlone(group []limits.Request) ([]limits.Result, error) {
+	n := int64(len(group))
+	defer p.alone.Add(-n)
+	if p.alone.Add(n) > maxWaiting {
+		return nil, ErrBusy
+	}
+	return p.send(group)
+}
+
+// send makes one call, in the time that a call may take, and draws the conclusions about the peer's health.
+func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
+	if p.health.down.Load() {
+		return nil, ErrDown
+	}
+	results, err := p.call(group)
+	p.conclude(err)
+	return results, err
+}
+
+// conclude notes how a call went. With the failure that makes the peer one not to be asked, probes begin.
+func (p *Peer) conclude(err error) {
+	var rejection *Rejection
+	switch {
+	case err == nil, err == ErrRefused, errors.As(err, &rejection):
+		p.health.answered(time.Now())
+	case p.health.failed(time.Now(), err == ErrUnreachable):
+		p.set.probe(p)
+	}
+}
+
+// call sends a message and reads the answer. It is repeated where it surely was not processed, and only there: counting
+// twice is worse than not knowing.
+func (p *Peer) call(group []limits.Request) ([]limits.Result, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.set.options.Timeout)
+	defer cancel()
+	message := limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group)
+	start := time.Now()
+	answer, err := p.post(ctx, message)
+	if err != nil && unprocessed(err) {
+		p.stats.repeated.Inc()
+		answer, err = p.post(ctx, message)
+	}
+	if len(group) > 0 { // not a probe
+		p.stats.latency.Update(time.Since(start).Seconds())
+		p.stats.batch.Update(float64(len(group)))
+	}
+	if err != nil {
+		return nil, p.classify(err)
+	}
+	results, err := limits.ReadPeerResults(make([]limits.Result, 0, len(group)), answer)
+	if err != nil || len(results) != len(group) {
+		p.set.options.Log.Warn().Str("peer", p.name).AnErr("error", err).Int("items", len(group)).Int("results", len(results)).
+			Msg("a peer's answer makes no sense")
+		return nil, ErrBroken
+	}
+	return results, nil
+}
+
+// errNoConnection marks that a request had no connection to go out on.
+var errNoConnection = errors.New("no connection")
+
+// post makes one HTTP request.
+func (p *Peer) post(ctx context.Context, message []byte) ([]byte, error) {
+	connected := false
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
+	req, err := http.NewRequestWithContext(traced, http.MethodPost, p.set.options.scheme()+p.name+BatchPath, bytes.NewReader(message))
+	if err != nil {
+		return nil, err
+	}
+	req.GetBody = nil // net/http would repeat more than is safe
+	req.Header = *p.set.headers.Load()
+	resp, err := p.rt.RoundTrip(req)
+	if err != nil {
+		if !connected {
+			err = fmt.Errorf("%w: %w", errNoConnection, err)
+		}
+		return nil, err
+	}
+	defer resp.Body.Close()
+	p.hear(resp.Header)
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, MaxMessage))
+	if err != nil {
+		return nil, err
+	}
+	return answer, p.checkStatus(resp.StatusCode, answer)
+}
+
+// A statusError is an answer that is none.
+type statusError int
+
+func (s statusError) Error() string { return "status " + strconv.Itoa(int(s)) }
+
+func (p *Peer) checkStatus(status int, body []byte) error {
+	switch status {
+	case http.StatusOK:
+		return nil
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return &Rejection{strings.TrimSpace(string(body[:min(len(body), 200)]))}
+	}
+	return statusError(status)
+}
+
+// classify makes a Failure of what net/http says, and logs it where somebody should know.
+func (p *Peer) classify(err error) error {
+	var rejection *Rejection
+	var status statusError
+	failure := ErrBroken
+	level := p.set.options.Log.Debug()
+	switch {
+	case errors.As(err, &rejection):
+		return rejection
+	case errors.As(err, &status):
+		switch int(status) {
+		case http.StatusUnauthorized, http.StatusForbidden:
+			level, failure = p.set.loud.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
+		case http.StatusServiceUnavailable:
+			failure = ErrRefused
+		}
+	case errors.Is(err, errNoConnection):
+		failure = ErrUnreachable
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		failure = ErrTimeout
+	}
+	level.Str("peer", p.name).Str("failure", string(failure)).Err(err).Msg("a call to a peer failed")
+	return failure
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// unprocessed says whether the peer surely hasn't looked at the request. net/http says so only in words: it would repeat
+// the request itself (the peer refused the stream, or said goodbye before it), but has no second copy of the body.
+func unprocessed(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "cannot retry err") &&
+		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
+}
+
+// hear notes what a peer's answer says of its ring.
+func (p *Peer) hear(h http.Header) {
+	if ring := h.Get(HeaderRing); ring != "" {
+		if old := p.heard.Load(); old == nil || *old != ring {
+			p.heard.Store(&ring)
+		}
+	}
+	p.set.Heard(p.name, h)
+}
+
+// close ends what the peer holds. Calls on their way end by themselves.
+func (p *Peer) close() {
+	if c, ok := p.rt.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}

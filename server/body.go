@@ -1,0 +1,71 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+)
+
+// maxBody bounds the body of a client's request: 1,000 items of some 1,000 bytes.
+const maxBody = 1 << 20
+
+// readBody reads the whole body into x, or answers why it can't and gives false.
+func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64) bool {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		w.Header().Set("Accept-Encoding", "identity")
+		s.fail(w, r, http.StatusUnsupportedMediaType, "encoding", "send the body as it is, without Content-Encoding")
+		return false
+	}
+	if r.ContentLength > most {
+		s.failTooLarge(w, r, most)
+		return false
+	}
+	var err error
+	x.body, err = readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		return true
+	case errors.As(err, &tooLarge):
+		s.failTooLarge(w, r, most)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		s.fail(w, r, http.StatusRequestTimeout, "timeout", "the body took too long to arrive")
+	default:
+		s.fail(w, r, http.StatusBadRequest, "unreadable", "the body broke off")
+	}
+	return false
+}
+
+func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64) {
+	s.fail(w, r, http.StatusRequestEntityTooLarge, "too_large",
+		"the body is larger than "+strconv.FormatInt(most>>20, 10)+" MiB; send fewer items at a time")
+}
+
+// readAll is io.ReadAll into memory that is there already.
+func readAll(dst []byte, r io.Reader) ([]byte, error) {
+	for {
+		if len(dst) == cap(dst) {
+			dst = append(dst, 0)[:len(dst)]
+		}
+		n, err := r.Read(dst[len(dst):cap(dst)])
+		dst = dst[:len(dst)+n]
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return dst, err
+		}
+	}
+}
+
+// writeJSON is the one way out for a body.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	w.Write(body) // an error means that the client has gone
+}

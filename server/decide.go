@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"weir/limits"
+	"weir/peers"
+)
+
+// A group is the items of one request that go to one peer, by their places in it.
+type group struct {
+	peer    *peers.Peer
+	standIn bool // the peer counts for owners that are out
+	alone   bool // not to travel with items of other requests
+	places  []int
+}
+
+// decide has each item of x decided by whoever counts it: this node, or the peer that owns the limit, or, while that is
+// away, its stand-in. Items for one peer go to it together and in their order.
+func (s *Server) decide(ctx context.Context, x *exchange) {
+	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
+	x.groups = x.groups[:0]
+	if s.peers == nil {
+		for i := range x.requests {
+			x.results[i] = s.count(&x.requests[i], s.owner, "")
+		}
+		return
+	}
+	view := s.peers.View()
+	for i := range x.requests {
+		s.route(x, i, view)
+	}
+	s.forward(ctx, x, view)
+}
+
+// route is the switch between the ways of an item. It decides those that are this node's, and puts the others into the
+// groups of their peers.
+func (s *Server) route(x *exchange, i int, view *peers.View) {
+	r := &x.requests[i]
+	if err := s.limiter.Validate(r); err != nil {
+		x.results[i] = limits.Result{Error: err.Error(), Metadata: limits.Metadata{Owner: s.owner}}
+		return
+	}
+	if view == nil {
+		x.results[i] = s.degrade(r, s.owner, notReady)
+		return
+	}
+	x.id = r.AppendID(x.id[:0])
+	switch peer, standIn := view.Owner(x.id); {
+	case peer != nil:
+		x.groupOf(peer, standIn).add(i, r)
+	case standIn:
+		x.results[i] = s.count(r, view.Self(), ownerOut)
+	default:
+		x.results[i] = s.count(r, view.Self(), "")
+	}
+}
+
+// groupOf gives the group of a peer.
+func (x *exchange) groupOf(peer *peers.Peer, standIn bool) *group {
+	for i := range x.groups {
+		if g := &x.groups[i]; g.peer == peer && g.standIn == standIn {
+			return g
+		}
+	}
+	x.groups = append(x.groups, group{peer: peer, standIn: standIn})
+	return &x.groups[len(x.groups)-1]
+}
+
+func (g *group) add(place int, r *limits.Request) {
+	g.places = append(g.places, place)
+	g.alone = g.alone || r.Behavior&limits.NoBatching != 0
+}
+
+// forward has all groups counted by their peers, at the same time.
+func (s *Server) forward(ctx context.Context, x *exchange, view *peers.View) {
+	if len(x.groups) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.peerTimeout)
+	defer cancel()
+	var others sync.WaitGroup
+	for i := range x.groups[1:] {
+		g := &x.groups[1+i]
+		others.Go(func() { s.ask(ctx, x, g, view) })
+	}
+	s.ask(ctx, x, &x.groups[0], view)
+	others.Wait()
+}
+
+// ask has one group counted by its peer. Where that is surely not even reached, stand-ins are asked instead, once; where
+// nobody can count, the failure policy answers.
+func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.View) {
+	why := ""
+	if g.standIn {
+		why = ownerOut
+	}
+	err := s.askPeer(ctx, x, g.peer, g.places, g.alone, why)
+	if err == peers.ErrUnreachable && !g.standIn {
+		for _, again := range s.regroup(x, g, view) {
+			s.askStandIn(ctx, x, &again, view)
+		}
+		return
+	}
+	s.settle(x, g.places, view, err)
+}
+
+// regroup puts the items of a group whose peer is not reached into the groups of their stand-ins.
+func (s *Server) regroup(x *exchange, g *group, view *peers.View) []group {
+	var again exchange
+	for _, place := range g.places {
+		r := &x.requests[place]
+		again.id = r.AppendID(again.id[:0])
+		again.groupOf(view.StandIn(again.id, g.peer), true).add(place, r)
+	}
+	return again.groups
+}
+
+func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *peers.View) {
+	if g.peer != nil {
+		s.settle(x, g.places, view, s.askPeer(ctx, x, g.peer, g.places, g.alone, string(peers.ErrUnreachable)))
+		return
+	}
+	for _, place := range g.places {
+		x.results[place] = s.count(&x.requests[place], view.Self(), string(peers.ErrUnreachable))
+	}
+}
+
+// askPeer sends the items at some places to a peer and puts its results there.
+func (s *Server) askPeer(ctx context.Context, x *exchange, peer *peers.Peer, places []int, alone bool, degraded string) error {
+	// A copy, since the message may still be on its way when the caller and x are gone.
+	items := make([]limits.Request, len(places))
+	for i, place := range places {
+		items[i] = x.requests[place]
+	}
+	results, err := peer.Check(ctx, items, alone)
+	if err != nil {
+		return err
+	}
+	for i, place := range places {
+		x.results[place] = results[i]
+		x.results[place].Metadata.Owner = peer.Name()
+		x.results[place].Metadata.Degraded = degraded
+	}
+	return nil
+}
+
+// settle answers items that nobody counted.
+func (s *Server) settle(x *exchange, places []int, view *peers.View, err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return // decided; or the client has gone, and nobody reads this
+	}
+	var rejection *peers.Rejection
+	var failure peers.Failure
+	for _, place := range places {
+		switch {
+		case errors.As(err, &rejection):
+			x.results[place] = limits.Result{Error: rejection.Error(), Metadata: limits.Metadata{Owner: view.Self()}}
+		case errors.As(err, &failure):
+			x.results[place] = s.degrade(&x.requests[place], view.Self(), string(failure))
+		default:
+			x.results[place] = s.degrade(&x.requests[place], view.Self(), string(peers.ErrBroken))
+		}
+	}
+}
+
+// count counts an item here.
+func (s *Server) count(r *limits.Request, owner, degraded string) limits.Result {
+	result := s.limiter.Check(*r)
+	result.Metadata.Owner, result.Metadata.Degraded = owner, degraded
+	return result
+}
+
+// The words in metadata.degraded that are not failures of a peer.
+const (
+	notReady = "not_ready" // this node doesn't know its place in the cluster
+	ownerOut = "owner_out" // the owner hasn't answered for seconds, and another node counts for it
+)
+
+// A Policy says what an item is answered while nobody can count it.
+type Policy string
+
+// The policies.
+const (
+	PolicyLocal  Policy = "local"  // this node counts, with the same limit
+	PolicyOpen   Policy = "open"   // OK
+	PolicyClosed Policy = "closed" // OVER_LIMIT
+)
+
+// degrade answers an item by the failure policy.
+func (s *Server) degrade(r *limits.Request, self, why string) limits.Result {
+	s.metrics.degrade(s.policy, why)
+	if s.policy != PolicyOpen && s.policy != PolicyClosed {
+		return s.count(r, self, why)
+	}
+	now := s.limiter.Now().UnixMilli()
+	result := limits.Result{Status: limits.StatusOK, Limit: r.Limit, Remaining: r.Limit, ResetTime: now + 1}
+	if s.policy == PolicyClosed {
+		wait := peers.ProbeEvery.Milliseconds()
+		result = limits.Result{Status: limits.StatusOverLimit, Limit: r.Limit, ResetTime: now + wait + 1, RetryAfter: wait}
+	}
+	result.Metadata.Degraded = why
+	return result
+}
