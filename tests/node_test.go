@@ -8,11 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"weir/limits"
+	"weir/peers"
 	"weir/server"
 )
 
@@ -36,31 +39,55 @@ func (c *clock) Set(t time.Time) {
 
 // A node is one weir on a port of its own.
 type node struct {
-	clock *clock
-	url   string
+	clock  *clock
+	url    string
+	name   string     // host:port, its name in the cluster
+	peers  *peers.Set // nil on a single node
+	stop   func()     // ends it; not twice
+	server *server.Server
 }
 
-// startNode starts a node that lives as long as the test.
+// startNode starts a single node that lives as long as the test.
 func startNode(t *testing.T, size int) *node {
+	t.Helper()
+	ln := listen(t)
+	c := &clock{now: time.UnixMilli(1_700_000_000_000)}
+	return serve(t, ln, &node{clock: c}, server.Options{Limiter: limits.New(size, c.Now), Owner: ln.Addr().String()})
+}
+
+func listen(t *testing.T) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clock{now: time.UnixMilli(1_700_000_000_000)}
-	srv := server.New(server.Options{Limiter: limits.New(size, c.Now), Owner: ln.Addr().String()})
+	return ln
+}
+
+// serve makes n answer on ln until it is stopped, or the test ends.
+func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
+	t.Helper()
+	n.name, n.url, n.peers = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers
+	if o.TLS != nil {
+		n.url = "https://" + n.name
+	}
+	n.server = server.New(o)
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ln) }()
-	t.Cleanup(func() {
+	go func() { done <- n.server.Serve(ln) }()
+	n.stop = sync.OnceFunc(func() {
 		http.DefaultClient.CloseIdleConnections()
-		if err := srv.Shutdown(context.Background()); err != nil {
+		if n.peers != nil {
+			n.peers.Close()
+		}
+		if err := n.server.Shutdown(context.Background()); err != nil {
 			t.Error("shutdown:", err)
 		}
 		if err := <-done; err != nil {
 			t.Error("serve:", err)
 		}
 	})
-	return &node{clock: c, url: "http://" + ln.Addr().String()}
+	t.Cleanup(n.stop)
+	return n
 }
 
 // post sends a body to /v1/check and gives the answer's status and body.
@@ -110,4 +137,27 @@ func (n *node) check(t *testing.T, items ...json.RawMessage) []result {
 		t.Fatalf("%d results for %d items", len(message.RateLimits), len(items))
 	}
 	return message.RateLimits
+}
+
+// metrics gives a node's metrics by their names with labels.
+func metrics(t *testing.T, n *node) map[string]float64 {
+	t.Helper()
+	resp, err := http.Get(n.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			if values[line[:i]], err = strconv.ParseFloat(strings.TrimSpace(line[i:]), 64); err != nil {
+				t.Fatalf("%v in %q", err, line)
+			}
+		}
+	}
+	return values
 }

@@ -1,0 +1,348 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/limits"
+	"weir/peers"
+	"weir/server"
+)
+
+// A cluster is some nodes in this process, over real sockets, that have one clock, and wires between them that a test can
+// cut.
+type cluster struct {
+	nodes []*node
+	clock *clock
+	wires *wires
+}
+
+// A setting changes the options of one of a cluster's nodes.
+type setting func(i int, p *peers.Options, s *server.Options)
+
+// startCluster starts n nodes that know each other from the start.
+func startCluster(t *testing.T, n int, settings ...setting) *cluster {
+	t.Helper()
+	c := &cluster{clock: &clock{now: time.UnixMilli(1_700_000_000_000)}, wires: &wires{}}
+	for range n {
+		c.add(t, settings...)
+	}
+	c.tellAll()
+	// An idle HTTP/2 connection makes its server wait a second before it stops, so all clients let go first. (Cleanups
+	// run last in, first out.)
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			n.peers.Close()
+		}
+	})
+	return c
+}
+
+// add starts a node that knows nobody yet.
+func (c *cluster) add(t *testing.T, settings ...setting) *node {
+	t.Helper()
+	ln := listen(t)
+	name := ln.Addr().String()
+	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
+		return &wire{c.wires, name, to, real}
+	}}
+	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), PeerTimeout: time.Minute}
+	for _, set := range settings {
+		set(len(c.nodes), &po, &so)
+	}
+	so.Peers = peers.New(po)
+	n := serve(t, ln, &node{clock: c.clock}, so)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// tellAll gives all nodes the list of all nodes.
+func (c *cluster) tellAll() {
+	var list []peers.Member
+	for _, n := range c.nodes {
+		list = append(list, peers.Member{Name: n.name})
+	}
+	for _, n := range c.nodes {
+		n.peers.Update(n.name, list)
+	}
+}
+
+// owner gives the node that owns a key of name "test", and another one.
+func (c *cluster) owner(key string) (owner, other *node) {
+	r := limits.Request{Name: "test", UniqueKey: key}
+	name := c.nodes[0].name
+	if peer, _ := c.nodes[0].peers.View().Owner(r.AppendID(nil)); peer != nil {
+		name = peer.Name()
+	}
+	for _, n := range c.nodes {
+		if n.name == name {
+			owner = n
+		} else {
+			other = n
+		}
+	}
+	return owner, other
+}
+
+// keysOf gives some keys that n owns.
+func (c *cluster) keysOf(n *node, count int) (keys []string) {
+	for i := 0; len(keys) < count; i++ {
+		key := fmt.Sprint("key-", i)
+		if owner, _ := c.owner(key); owner == n {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// item is a check of limit 10 per minute, with members changed or added.
+func item(key string, members ...any) json.RawMessage {
+	m := map[string]any{"name": "test", "unique_key": key, "limit": 10, "duration": 60_000}
+	for i := 0; i < len(members); i += 2 {
+		m[members[i].(string)] = members[i+1]
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// The states of a wire.
+type wireState int
+
+const (
+	whole  wireState = iota
+	cut              // nobody can connect
+	silent           // requests arrive, answers never do
+	slow             // as silent, but requests don't arrive either
+)
+
+// wires are the ways between nodes. It is safe for concurrent use.
+type wires struct {
+	mu     sync.Mutex
+	states map[[2]string]wireState // by who calls and who is called; guarded by mu
+	calls  int                     // guarded by mu
+}
+
+func (w *wires) set(from, to *node, state wireState) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.states == nil {
+		w.states = map[[2]string]wireState{}
+	}
+	w.states[[2]string{from.name, to.name}] = state
+}
+
+// isolate changes all wires to and from a node.
+func (c *cluster) isolate(n *node, state wireState) {
+	for _, other := range c.nodes {
+		c.wires.set(n, other, state)
+		c.wires.set(other, n, state)
+	}
+}
+
+func (w *wires) call(from, to string) wireState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	return w.states[[2]string{from, to}]
+}
+
+func (w *wires) countCalls() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls
+}
+
+// A wire is the way from one node to another.
+type wire struct {
+	wires    *wires
+	from, to string
+	real     http.RoundTripper
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch w.wires.call(w.from, w.to) {
+	case cut:
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the test cut the wire")}
+	case silent:
+		resp, err := w.real.RoundTrip(r)
+		if err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		<-r.Context().Done()
+		return nil, context.Cause(r.Context())
+	case slow:
+		// As if a connection were there: the caller can't know what became of the request.
+		resp, err := w.real.RoundTrip(probeOf(r))
+		if err == nil {
+			resp.Body.Close()
+		}
+		<-r.Context().Done()
+		return nil, context.Cause(r.Context())
+	}
+	return w.real.RoundTrip(r)
+}
+
+// probeOf is a request to the same place with nothing in it.
+func probeOf(r *http.Request) *http.Request {
+	empty, err := http.NewRequestWithContext(r.Context(), http.MethodGet, r.URL.Scheme+"://"+r.URL.Host+"/healthz", nil)
+	if err != nil {
+		panic(err)
+	}
+	return empty
+}
+
+func (w *wire) CloseIdleConnections() {
+	w.real.(interface{ CloseIdleConnections() }).CloseIdleConnections()
+}
+
+func TestParallelHitsAreCountedExactly(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5} {
+		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
+			c := startCluster(t, n)
+			for _, behavior := range []string{"BATCHING", "NO_BATCHING", "GLOBAL"} {
+				results := make([]result, 300)
+				var all sync.WaitGroup
+				for i := range results {
+					all.Go(func() {
+						results[i] = c.nodes[i%n].check(t, item("hot", "name", behavior, "limit", 30, "behavior", behavior))[0]
+					})
+				}
+				all.Wait()
+				ok := 0
+				for _, r := range results {
+					if r.Status == "OK" {
+						ok++
+					}
+				}
+				if ok != 30 {
+					t.Errorf("%s: %d of 300 hits passed a limit of 30", behavior, ok)
+				}
+			}
+		})
+	}
+}
+
+func TestRoundRobinCountsDownWithoutGap(t *testing.T) {
+	for _, algorithm := range []string{"TOKEN_BUCKET", "LEAKY_BUCKET", "SLIDING_WINDOW"} {
+		c := startCluster(t, 3)
+		for i := range 13 {
+			got := c.nodes[i%3].check(t, item("k", "algorithm", algorithm))[0]
+			want := max(0, 9-int64(i))
+			if *got.Remaining != want || (got.Status == "OK") != (i < 10) {
+				t.Errorf("%s: hit %d: %s, remaining %d, want %d", algorithm, i, got.Status, *got.Remaining, want)
+			}
+		}
+	}
+}
+
+// TestForwardedAnswersAreTheOwners asks the owner and another node the same, and wants the same answer.
+func TestForwardedAnswersAreTheOwners(t *testing.T) {
+	c := startCluster(t, 3)
+	owner, other := c.owner("k")
+	for _, members := range [][]any{
+		{"hits", 0},
+		{"hits", 11},
+		{"hits", 10, "algorithm", "LEAKY_BUCKET", "burst", 3},
+		{"hits", 0, "limit", 0},
+		{"hits", 0, "duration", 2, "behavior", "DURATION_IS_GREGORIAN", "time_zone", "Asia/Kathmandu"},
+		{"hits", -3},
+		{"hits", 5, "algorithm", "SLIDING_WINDOW", "behavior", []string{"DRAIN_OVER_LIMIT", "NO_BATCHING"}, "limit", 4, "duration", 1},
+		{"limit", int64(math.MaxInt64), "hits", 0},
+	} {
+		here, there := owner.check(t, item("k", members...))[0], other.check(t, item("k", members...))[0]
+		if a, b := fmt.Sprint(describe(here)), fmt.Sprint(describe(there)); a != b {
+			t.Errorf("%v\nat the owner   %s\nat another node %s", members, a, b)
+		}
+		if there.Metadata["owner"] != owner.name || there.Metadata["degraded"] != "" {
+			t.Errorf("metadata %v, want owner %s", there.Metadata, owner.name)
+		}
+	}
+}
+
+func describe(r result) string {
+	return fmt.Sprintln(r.Status, show(r.Limit), show(r.Remaining), show(r.ResetTime), show(r.RetryAfter), r.Error, r.Metadata)
+}
+
+// TestManyItemsComeBackInOrder gives each item a limit of its own, by which its result is known again; also with a node
+// that is away, for whose items another one answers.
+func TestManyItemsComeBackInOrder(t *testing.T) {
+	c := startCluster(t, 3)
+	for _, state := range []wireState{whole, cut} {
+		c.isolate(c.nodes[2], state)
+		var items []json.RawMessage
+		for i := range 200 {
+			items = append(items, item(fmt.Sprint("key-", i), "limit", 1000+i, "name", fmt.Sprint("n", state)))
+		}
+		items[77] = item("", "limit", 1077)
+		for i, r := range c.nodes[0].check(t, items...) {
+			switch {
+			case i == 77:
+				if r.Status != "ERROR" {
+					t.Errorf("item %d is invalid, and is %s", i, r.Status)
+				}
+			case r.Status != "OK" || *r.Limit != int64(1000+i) || *r.Remaining != int64(999+i):
+				t.Errorf("item %d: %s", i, describe(r))
+			case state == cut && r.Metadata["owner"] == c.nodes[2].name:
+				t.Errorf("item %d was counted by a node that nobody reaches", i)
+			}
+		}
+	}
+}
+
+func TestSameKeyTwiceIsDecidedInOrder(t *testing.T) {
+	c := startCluster(t, 3)
+	for _, n := range c.nodes {
+		key := "twice-" + n.name
+		results := n.check(t, item(key, "hits", 4), item("other"), item(key, "hits", 5), item(key, "hits", 2), item(key))
+		got := []int64{*results[0].Remaining, *results[2].Remaining, *results[3].Remaining, *results[4].Remaining}
+		if fmt.Sprint(got) != "[6 1 1 0]" || results[3].Status != "OVER_LIMIT" {
+			t.Errorf("remaining %v, third %s; want [6 1 1 0] and OVER_LIMIT", got, results[3].Status)
+		}
+	}
+}
+
+// TestItemsForOnePeerTravelTogether counts calls: one for all items of a request that have the same owner.
+func TestItemsForOnePeerTravelTogether(t *testing.T) {
+	c := startCluster(t, 2)
+	var items []json.RawMessage
+	for _, key := range c.keysOf(c.nodes[1], 50) {
+		items = append(items, item(key))
+	}
+	before := c.wires.countCalls()
+	c.nodes[0].check(t, items...)
+	if calls := c.wires.countCalls() - before; calls != 1 {
+		t.Errorf("50 items took %d calls", calls)
+	}
+}
+
+// TestPeersNeverForward gives two nodes lists in which each believes the other to own everything: checks must not go round.
+func TestPeersNeverForward(t *testing.T) {
+	c := startCluster(t, 3)
+	a, b := c.nodes[0], c.nodes[1]
+	a.peers.Update(a.name, []peers.Member{{Name: a.name}, {Name: b.name}, {Name: c.nodes[2].name}})
+	b.peers.Update(b.name, []peers.Member{{Name: a.name}, {Name: b.name}})
+	for i := range 100 {
+		for _, n := range []*node{a, b} {
+			if r := n.check(t, item(fmt.Sprint(i)))[0]; r.Status != "OK" {
+				t.Fatal(describe(r))
+			}
+		}
+	}
+	status := metrics(t, b)
+	if status["weir_ring_mismatches_total"] == 0 {
+		t.Error("nobody noticed that the lists differ")
+	}
+}
