@@ -65,7 +65,7 @@ type call[Req, Res any] struct {
 	ends  []int // where each group ends in items; a withdrawn one ends where it begins
 	bytes int
 	due   bool        // it leaves as soon as a flight is free, but takes in what fits until then
-	timer *time.Timer // makes it due; nil if it was due from the start
+	timer *time.Timer // makes it due; nil if it leaves at once
 
 	done    chan struct{}
 	results []Res
@@ -175,7 +175,7 @@ func (b *Batcher[Req, Res]) expire(c *call[Req, Res]) {
 	b.departLocked()
 }
 
-// departLocked lets leave what may: after every change of the line, and of flights.
+// departLocked lets leave what may. Whoever puts a group in line, makes a call due or frees a flight calls it.
 func (b *Batcher[Req, Res]) departLocked() {
 	for len(b.line) > 0 && (b.flights == 0 || b.flights < b.o.Flights && b.line[0].due) {
 		c := b.line[0]

@@ -72,7 +72,7 @@ type Peer struct {
 
 func newPeer(s *Set, name string) *Peer {
 	p := &Peer{name: name, set: s}
-	p.stats.init(name)
+	p.newStats(s.metrics)
 	p.rt = s.options.transport(p)
 	p.batches = batching.New(batching.Options{
 		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
@@ -273,6 +273,7 @@ func (p *Peer) hear(h http.Header) {
 
 // close ends what the peer holds. Calls on their way end by themselves.
 func (p *Peer) close() {
+	p.stats.drop(p.set.metrics)
 	if c, ok := p.rt.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

@@ -3,33 +3,54 @@ package peers
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 
 	vm "github.com/VictoriaMetrics/metrics"
 )
 
-// stats are the metrics of one peer, which go when it does.
+// stats are the metrics of one peer. They are in the Set's until the peer is dropped from the list.
 type stats struct {
-	set      *vm.Set
+	names    []string
 	latency  *vm.PrometheusHistogram
 	batch    *vm.PrometheusHistogram
 	repeated *vm.Counter
 	failures map[Failure]*vm.Counter
 }
 
-var failures = []Failure{ErrUnreachable, ErrBusy, ErrDown, ErrTimeout, ErrBroken, ErrRefused}
+// Failures lists all failures.
+var Failures = []Failure{ErrUnreachable, ErrBusy, ErrDown, ErrTimeout, ErrBroken, ErrRefused}
 
-func (s *stats) init(peer string) {
-	s.set = vm.NewSet()
-	s.latency = s.set.NewPrometheusHistogramExt(fmt.Sprintf("weir_peer_request_duration_seconds{peer=%q}", peer),
+var states = []string{"up", "failing", "down", "out"}
+
+func (p *Peer) newStats(set *vm.Set) {
+	s := &p.stats
+	name := func(metric, more string) string {
+		full := fmt.Sprintf("%s{peer=%q%s}", metric, p.name, more)
+		s.names = append(s.names, full)
+		return full
+	}
+	s.latency = set.NewPrometheusHistogramExt(name("weir_peer_request_duration_seconds", ""),
 		[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1})
-	s.batch = s.set.NewPrometheusHistogramExt(fmt.Sprintf("weir_peer_request_items{peer=%q}", peer),
+	s.batch = set.NewPrometheusHistogramExt(name("weir_peer_request_items", ""),
 		[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000})
-	s.repeated = s.set.NewCounter(fmt.Sprintf("weir_peer_repeated_requests_total{peer=%q}", peer))
+	s.repeated = set.NewCounter(name("weir_peer_repeated_requests_total", ""))
 	s.failures = map[Failure]*vm.Counter{}
-	for _, f := range failures {
-		s.failures[f] = s.set.NewCounter(fmt.Sprintf("weir_peer_failed_items_total{peer=%q,reason=%q}", peer, string(f)))
+	for _, f := range Failures {
+		s.failures[f] = set.NewCounter(name("weir_peer_failed_items_total", fmt.Sprintf(",reason=%q", string(f))))
+	}
+	for _, state := range states {
+		set.NewGauge(name("weir_peer_state", fmt.Sprintf(",state=%q", state)), func() float64 {
+			if now, _ := p.health.state(); now == state {
+				return 1
+			}
+			return 0
+		})
+	}
+}
+
+// drop takes the metrics out of the Set's, so that nodes that come and go leave nothing behind.
+func (s *stats) drop(set *vm.Set) {
+	for _, name := range s.names {
+		set.UnregisterMetric(name)
 	}
 }
 
@@ -40,24 +61,17 @@ func (s *stats) count(err error, items int) {
 	}
 }
 
-// WriteMetrics writes the metrics of all peers that are listed now, in the Prometheus text format.
-func (s *Set) WriteMetrics(w io.Writer) {
-	vm.WriteCounterUint64(w, "weir_ring_mismatches_total", s.mismatches.Load())
-	v := s.View()
-	if v == nil {
-		return
-	}
-	vm.WriteGaugeUint64(w, "weir_ring_nodes", uint64(v.Nodes()))
-	for _, name := range slices.Sorted(maps.Keys(v.peers)) {
-		p := v.peers[name]
-		state, _ := p.health.state()
-		for _, s := range []string{"up", "failing", "down", "out"} {
-			is := uint64(0)
-			if s == state {
-				is = 1
-			}
-			vm.WriteGaugeUint64(w, fmt.Sprintf("weir_peer_state{peer=%q,state=%q}", name, s), is)
+// newMetrics makes those that belong to no peer.
+func (s *Set) newMetrics() {
+	s.metrics = vm.NewSet()
+	s.mismatches = s.metrics.NewCounter("weir_ring_mismatches_total")
+	s.metrics.NewGauge("weir_ring_nodes", func() float64 {
+		if v := s.View(); v != nil {
+			return float64(v.Nodes())
 		}
-		p.stats.set.WritePrometheus(w)
-	}
+		return 0
+	})
 }
+
+// WriteMetrics writes the metrics of the cluster and of all peers that are listed now, in the Prometheus text format.
+func (s *Set) WriteMetrics(w io.Writer) { s.metrics.WritePrometheus(w) }

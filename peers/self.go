@@ -69,8 +69,8 @@ func (f selfFinder) find(ctx context.Context, members []Member, advertise string
 		port = listen.Port()
 		// All of 127.0.0.0/8 is this machine's, and Debian gives the machine's name 127.0.1.1; but the interface has
 		// one of them only.
-		any := isAny(listen.Addr())
-		mine = func(a netip.Addr) bool { return slices.Contains(own, a) || any && a.IsLoopback() }
+		everywhere := isAny(listen.Addr())
+		mine = func(a netip.Addr) bool { return slices.Contains(own, a) || everywhere && a.IsLoopback() }
 	}
 
 	candidates := f.candidates(lookupCtx, members, port)

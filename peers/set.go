@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	vm "github.com/VictoriaMetrics/metrics"
 	"github.com/rs/zerolog"
 
 	"weir/ring"
@@ -52,7 +53,8 @@ type Set struct {
 	closed bool
 
 	discovery  atomic.Pointer[Discovery]
-	mismatches atomic.Uint64
+	metrics    *vm.Set
+	mismatches *vm.Counter
 	mismatched sync.Map // name of a peer: the odd protocol or ring that was last logged
 }
 
@@ -68,6 +70,7 @@ func New(o Options) *Set {
 		o.BatchLimit = 1000
 	}
 	s := &Set{options: o}
+	s.newMetrics()
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -170,7 +173,7 @@ func (s *Set) Heard(from string, h http.Header) {
 		s.mismatched.Delete(from)
 		return
 	}
-	s.mismatches.Add(1)
+	s.mismatches.Inc()
 	if v.peers[from] == nil {
 		from = "" // whoever claims to be somebody else doesn't get memory of ours
 	}

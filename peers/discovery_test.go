@@ -1,0 +1,927 @@
+package peers
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Of DNS, what the tests need.
+const (
+	dnsA, dnsAAAA, dnsSRV                = 1, 28, 33
+	dnsFormErr, dnsServFail, dnsNXDomain = 1, 2, 3
+)
+
+// A dnsReply is how a dnsServer answers one question.
+type dnsReply struct {
+	records   [][]byte // the data of each
+	code      byte
+	truncated bool
+	garbage   []byte // the whole message, if not nil
+	silent    bool   // nothing comes, and the connection stays open
+}
+
+// A dnsServer is a DNS server on loopback that says what it is told to. Over UDP it hands out three random records and
+// doesn't say that there are more. It ends with its test, and fails it if somebody asked over UDP.
+type dnsServer struct {
+	addr  string
+	asked chan string // each question over TCP, if not nil
+
+	mu      sync.Mutex
+	replies map[string]dnsReply // by question, as in "33 _weir._tcp.test."; guarded by mu
+	udp     int                 // questions over UDP; guarded by mu
+	open    int                 // connections that the client hasn't closed; guarded by mu
+	idle    sync.Cond           // open is 0
+}
+
+const testService = "_weir._tcp.cluster.test"
+
+func startDNS(t *testing.T) *dnsServer {
+	t.Helper()
+	d := &dnsServer{replies: make(map[string]dnsReply)}
+	d.idle.L = &d.mu
+	tcp, udp := listenDNS(t)
+	d.addr = tcp.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() { d.serveTCP(tcp) })
+	wg.Go(func() { d.serveUDP(udp) })
+	t.Cleanup(func() {
+		tcp.Close()
+		udp.Close()
+		wg.Wait()
+		d.wait()
+		if d.udp > 0 {
+			t.Errorf("%d questions came over UDP", d.udp)
+		}
+	})
+	return d
+}
+
+// listenDNS finds a port that is free for both.
+func listenDNS(t *testing.T) (net.Listener, net.PacketConn) {
+	t.Helper()
+	var last error
+	for range 20 {
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		udp, err := net.ListenPacket("udp", tcp.Addr().String())
+		if err == nil {
+			return tcp, udp
+		}
+		last = err
+		tcp.Close()
+	}
+	t.Fatal(last)
+	return nil, nil
+}
+
+// wait returns when no connection is open, and so not at all if Lookup forgot to close one.
+func (d *dnsServer) wait() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.open > 0 {
+		d.idle.Wait()
+	}
+}
+
+func (d *dnsServer) serveTCP(ln net.Listener) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		d.open++
+		d.mu.Unlock()
+		go func() {
+			d.serveConn(c)
+			c.(*net.TCPConn).SetLinger(0) // the client has closed: leave no port waiting behind
+			c.Close()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.open--; d.open == 0 {
+				d.idle.Broadcast()
+			}
+		}()
+	}
+}
+
+// serveConn answers one question and stays until the client goes.
+func (d *dnsServer) serveConn(c net.Conn) {
+	var length [2]byte
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		return
+	}
+	query := make([]byte, binary.BigEndian.Uint16(length[:]))
+	if _, err := io.ReadFull(c, query); err != nil {
+		return
+	}
+	d.mu.Lock()
+	reply, ok := d.replies[question(query)]
+	d.mu.Unlock()
+	if d.asked != nil {
+		d.asked <- question(query)
+	}
+	if !reply.silent {
+		message := reply.encode(query, ok)
+		c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
+	}
+	io.Copy(io.Discard, c)
+}
+
+func (d *dnsServer) serveUDP(c net.PacketConn) {
+	b := make([]byte, 1<<16)
+	for {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		d.udp++
+		reply, ok := d.replies[question(b[:n])]
+		d.mu.Unlock()
+		records := slices.Clone(reply.records)
+		rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
+		reply.records = records[:min(3, len(records))]
+		c.WriteTo(reply.encode(b[:n], ok), from)
+	}
+}
+
+// questionEnd is where the one question of a query ends.
+func questionEnd(query []byte) int {
+	i := 12
+	for query[i] != 0 {
+		i += 1 + int(query[i])
+	}
+	return i + 5
+}
+
+// question gives type and name, in lower case, of what is asked.
+func question(query []byte) string {
+	var name strings.Builder
+	for i := 12; query[i] != 0; i += 1 + int(query[i]) {
+		name.Write(query[i+1 : i+1+int(query[i])])
+		name.WriteByte('.')
+	}
+	end := questionEnd(query)
+	return fmt.Sprint(binary.BigEndian.Uint16(query[end-4:]), " ", strings.ToLower(name.String()))
+}
+
+func (r dnsReply) encode(query []byte, known bool) []byte {
+	if r.garbage != nil {
+		return r.garbage
+	}
+	if !known {
+		r.code = dnsNXDomain
+	}
+	end := questionEnd(query)
+	message := append([]byte(nil), query[:2]...)
+	flags := 0x8580 | uint16(r.code) // an answer, authoritative, with recursion
+	if r.truncated {
+		flags |= 0x0200
+	}
+	for _, n := range []uint16{flags, 1, uint16(len(r.records)), 0, 0} {
+		message = binary.BigEndian.AppendUint16(message, n)
+	}
+	message = append(message, query[12:end]...)
+	for _, data := range r.records {
+		message = append(message, 0xc0, 12) // the name in the question
+		message = append(message, query[end-4:end]...)
+		message = append(message, 0, 0, 0, 0) // its time to live
+		message = binary.BigEndian.AppendUint16(message, uint16(len(data)))
+		message = append(message, data...)
+	}
+	return message
+}
+
+// set has the server answer questions of that type for name, without the final dot.
+func (d *dnsServer) set(kind int, name string, r dnsReply) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.replies[fmt.Sprint(kind, " ", strings.ToLower(name), ".")] = r
+}
+
+// serve has the server list targets, each host:port.
+func (d *dnsServer) serve(targets ...string) { d.set(dnsSRV, testService, srvReply(targets...)) }
+
+// host gives a name addresses; without any, it exists and has none.
+func (d *dnsServer) host(name string, addrs ...string) {
+	var v4, v6 dnsReply
+	for _, text := range addrs {
+		a := netip.MustParseAddr(text)
+		if a.Is4() {
+			v4.records = append(v4.records, a.AsSlice())
+		} else {
+			v6.records = append(v6.records, a.AsSlice())
+		}
+	}
+	d.set(dnsA, name, v4)
+	d.set(dnsAAAA, name, v6)
+}
+
+// fail has the server not know the addresses of a name for now.
+func (d *dnsServer) fail(name string) {
+	d.set(dnsA, name, dnsReply{code: dnsServFail})
+	d.set(dnsAAAA, name, dnsReply{code: dnsServFail})
+}
+
+func srvReply(targets ...string) dnsReply {
+	var r dnsReply
+	for _, t := range targets {
+		i := strings.LastIndexByte(t, ':')
+		var port uint16
+		fmt.Sscan(t[i+1:], &port)
+		data := []byte{0, 1, 0, byte(len(r.records) % 5)} // priority, weight
+		data = binary.BigEndian.AppendUint16(data, port)
+		for label := range strings.SplitSeq(strings.Trim(t[:i], "."), ".") {
+			if label != "" {
+				data = append(append(data, byte(len(label))), label...)
+			}
+		}
+		r.records = append(r.records, append(data, 0))
+	}
+	return r
+}
+
+// spell writes members as one line: "a:1=10.0.0.1:1,[::1]:1 b:2=".
+func spell(t *testing.T, members []Member) string {
+	t.Helper()
+	var parts []string
+	for _, m := range members {
+		if !m.Resolved {
+			t.Errorf("%s is left to the system's resolver", m.Name)
+		}
+		var addrs []string
+		for _, a := range m.Addrs {
+			addrs = append(addrs, a.String())
+		}
+		parts = append(parts, m.Name+"="+strings.Join(addrs, ","))
+	}
+	return strings.Join(parts, " ")
+}
+
+// expect does a lookup. Without want there must be no list; without wantErr no error, else one that contains it.
+func expect(t *testing.T, s *SRV, want, wantErr string) []Member {
+	t.Helper()
+	members, err := s.Lookup(context.Background())
+	if got := spell(t, members); got != want || want == "" && members != nil {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	switch {
+	case wantErr == "" && err != nil:
+		t.Errorf("got error %v, want none", err)
+	case wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)):
+		t.Errorf("got error %v, want one with %q", err, wantErr)
+	}
+	return members
+}
+
+func TestParseList(t *testing.T) {
+	for _, test := range []struct{ list, want string }{
+		{"", ""},
+		{" , ,", ""},
+		{"b:2,a:1", "a:1 b:2"},
+		{" a:1 ,\tb:2\n,", "a:1 b:2"},
+		{"a:1,A:1,a.:1,a:01", "a:1"},
+		{"a:1,a:2", "a:1 a:2"},
+		{"Weir-0.Weir.SVC.:8080", "weir-0.weir.svc:8080"},
+		{"10.0.0.2:1,10.0.0.10:1", "10.0.0.10:1 10.0.0.2:1"},
+		{"[2001:DB8:0:0::1]:1,[2001:db8::1]:1", "[2001:db8::1]:1"},
+		{"[::ffff:10.0.0.1]:1", "10.0.0.1:1"},
+		{"under_score:65535", "under_score:65535"},
+		{"1.2.3.4a:1", "1.2.3.4a:1"},
+	} {
+		members, err := ParseList(test.list)
+		if err != nil {
+			t.Errorf("%q: %v", test.list, err)
+		}
+		var names []string
+		for _, m := range members {
+			names = append(names, m.Name)
+			if m.Resolved || m.Addrs != nil {
+				t.Errorf("%q: %s is not left to the system's resolver", test.list, m.Name)
+			}
+		}
+		if got := strings.Join(names, " "); got != test.want {
+			t.Errorf("%q: got %q, want %q", test.list, got, test.want)
+		}
+		again, err := ParseList(strings.Join(names, ","))
+		if err != nil || !slices.EqualFunc(again, members, Member.Equal) {
+			t.Errorf("%q: its names read as %v, %v", test.list, again, err)
+		}
+	}
+}
+
+func TestParseListRefuses(t *testing.T) {
+	const port = "the port must be a number from 1 to 65535"
+	for _, test := range []struct{ entry, want string }{
+		{"a", "missing port in address"},
+		{"a:", port},
+		{"a:0", port},
+		{"a:65536", port},
+		{"a:-1", port},
+		{"a:http", port},
+		{":8080", `"" is neither a name nor an address`},
+		{".:8080", `"" is neither a name nor an address`},
+		{"a..b:1", `"a..b" is neither a name nor an address`},
+		{"a b:1", `"a b" is neither a name nor an address`},
+		{"ä:1", `"ä" is neither a name nor an address`},
+		{strings.Repeat("a", 64) + ":1", "is neither a name nor an address"},
+		{strings.Repeat("a.", 127) + "a:1", "is neither a name nor an address"},
+		{"10.0.0.300:1", `"10.0.0.300" is neither a name nor an address`},
+		{"::1:8080", "too many colons in address"},
+		{"http://a:8080", "too many colons in address"},
+		{"a:1 b:2", "too many colons in address"},
+		{"0.0.0.0:8080", "names no node: nobody can dial 0.0.0.0"},
+		{"[::]:8080", "names no node: nobody can dial ::"},
+	} {
+		members, err := ParseList("ok:1," + test.entry + ",fine:2")
+		if members != nil || err == nil {
+			t.Errorf("%q: got %v, %v", test.entry, members, err)
+			continue
+		}
+		if !strings.HasPrefix(err.Error(), fmt.Sprintf("%q ", test.entry)) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: got %q, want the entry and %q", test.entry, err, test.want)
+		}
+	}
+}
+
+func TestMemberEqual(t *testing.T) {
+	a := netip.MustParseAddrPort("10.0.0.1:1")
+	all := []Member{
+		{Name: "a:1"},
+		{Name: "b:1"},
+		{Name: "a:1", Resolved: true},
+		{Name: "a:1", Resolved: true, Addrs: []netip.AddrPort{a}},
+		{Name: "a:1", Resolved: true, Addrs: []netip.AddrPort{a, a}},
+	}
+	for i, m := range all {
+		for j, o := range all {
+			if got := m.Equal(o); got != (i == j) {
+				t.Errorf("%v and %v: got %v", m, o, got)
+			}
+		}
+	}
+}
+
+// Nothing outside of that server is asked, neither for the list nor for the addresses: the names exist only there.
+func TestLookup(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.2", "10.0.0.1", "10.0.0.2")
+	d.host("b.node.test", "2001:db8::1", "10.0.0.3")
+	d.host("six.node.test", "2001:db8::6")
+	d.host("0a000001.addr.dc1.consul", "10.0.0.1")
+	for _, test := range []struct {
+		name    string
+		targets []string
+		want    string
+	}{
+		{"one", []string{"a.node.test.:8080"}, "a.node.test:8080=10.0.0.1:8080,10.0.0.2:8080"},
+		{"both kinds of address", []string{"b.node.test:1"}, "b.node.test:1=10.0.0.3:1,[2001:db8::1]:1"},
+		{"IPv6 alone", []string{"six.node.test:1"}, "six.node.test:1=[2001:db8::6]:1"},
+		{"upper case", []string{"B.NODE.Test:1", "b.node.test:1"}, "b.node.test:1=10.0.0.3:1,[2001:db8::1]:1"},
+		{"a port for each, several for one", []string{"b.node.test:9", "a.node.test:2", "b.node.test:10"},
+			"a.node.test:2=10.0.0.1:2,10.0.0.2:2 b.node.test:10=10.0.0.3:10,[2001:db8::1]:10 " +
+				"b.node.test:9=10.0.0.3:9,[2001:db8::1]:9"},
+		{"a name that is an address to Consul", []string{"0A000001.addr.dc1.consul:20000"},
+			"0a000001.addr.dc1.consul:20000=10.0.0.1:20000"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d.serve(test.targets...)
+			for _, name := range []string{testService, testService + "."} {
+				first := expect(t, NewSRV(name, d.addr), test.want, "")
+				slices.Reverse(test.targets)
+				d.serve(test.targets...)
+				second := expect(t, NewSRV(name, d.addr), test.want, "")
+				if !slices.EqualFunc(first, second, Member.Equal) {
+					t.Error("the order of the answer shows in the list")
+				}
+			}
+		})
+	}
+}
+
+func TestLookupSkipsAnswersOverUDP(t *testing.T) {
+	d := startDNS(t)
+	var targets, want []string
+	for i := range 5 {
+		host := fmt.Sprintf("n%d.node.test", i)
+		d.host(host, fmt.Sprintf("10.0.0.%d", i))
+		targets = append(targets, host+":80")
+		want = append(want, fmt.Sprintf("%s:80=10.0.0.%d:80", host, i))
+	}
+	d.serve(targets...)
+	s := NewSRV(testService, d.addr)
+	for range 20 {
+		expect(t, s, strings.Join(want, " "), "")
+	}
+
+	// This is what it is spared.
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, network, d.addr)
+	}}
+	_, records, err := r.LookupSRV(context.Background(), "", "", testService+".")
+	if len(records) != 3 || err != nil {
+		t.Errorf("over UDP: got %d records, %v", len(records), err)
+	}
+	d.mu.Lock()
+	d.udp = 0
+	d.mu.Unlock()
+}
+
+// An answer that says nothing for sure leaves the list alone, and the next good one counts.
+func TestLookupWithoutList(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		reply dnsReply
+		want  string
+	}{
+		{"server failure", dnsReply{code: dnsServFail}, "server misbehaving"},
+		{"format error", dnsReply{code: dnsFormErr}, "server misbehaving"},
+		{"no such name", dnsReply{code: dnsNXDomain}, "no service records"},
+		{"empty", dnsReply{}, "no service records"},
+		{"empty and cut short", dnsReply{truncated: true}, "no service records"},
+		{"garbage", dnsReply{garbage: []byte("\x17\x03\x03 this is not DNS at all")}, "cannot unmarshal DNS message"},
+		{"nothing", dnsReply{garbage: []byte{}}, "cannot unmarshal DNS message"},
+		{"not an answer", dnsReply{garbage: make([]byte, 600)}, "cannot unmarshal DNS message"},
+		{"half a record", dnsReply{records: [][]byte{{0, 1, 0}}}, "cannot unmarshal DNS message"},
+		{"only malformed targets", srvReply("a b.node.test:1", "-.node.test:2"), "some targets in the answer are no host names"},
+		{"only addresses for targets", srvReply("10.0.0.1:1", "2001:db8::1:2"), "some targets in the answer are no host names"},
+		{"no such service", srvReply(".:1"), "1 of 1 records have no target or no port"},
+		{"only ports 0", srvReply("a.node.test:0", "b.node.test:0"), "2 of 2 records have no target or no port"},
+		{"silence", dnsReply{silent: true}, "no answer in time"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			d := startDNS(t)
+			d.host("a.node.test", "10.0.0.1")
+			d.host("b.node.test", "10.0.0.2")
+			s := NewSRV(testService, d.addr)
+			if test.reply.silent {
+				s.timeout = 50 * time.Millisecond // for an answer that never comes
+			}
+			wantErr := "lookup " + testService + " on " + d.addr + ": " + test.want
+
+			d.set(dnsSRV, testService, test.reply)
+			expect(t, s, "", wantErr) // at first
+			s.timeout = lookupTimeout
+			d.serve("a.node.test:1", "b.node.test:1")
+			both := "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1"
+			expect(t, s, both, "")
+
+			if test.reply.silent {
+				s.timeout = 50 * time.Millisecond
+			}
+			d.set(dnsSRV, testService, test.reply)
+			expect(t, s, "", wantErr) // later
+			s.timeout = lookupTimeout
+			d.serve("b.node.test:1")
+			expect(t, s, "b.node.test:1=10.0.0.2:1", "")
+		})
+	}
+}
+
+func TestLookupUnreachableServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	expect(t, NewSRV(testService, addr), "", "lookup "+testService+" on "+addr+": dial tcp "+addr+": ")
+}
+
+// What is not whole shows who is there, not who has gone.
+func TestLookupPartOfAList(t *testing.T) {
+	cut := func(targets ...string) dnsReply {
+		r := srvReply(targets...)
+		r.truncated = true
+		return r
+	}
+	for _, test := range []struct {
+		name  string
+		reply dnsReply
+		want  string
+		err   string
+	}{
+		{"a malformed target", srvReply("b.node.test:1", "no name.node.test:1", "c.node.test:1"),
+			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1", "are no host names"},
+		{"an address for a target", srvReply("b.node.test:1", "10.0.0.3:1"),
+			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "are no host names"},
+		{"cut short", cut("c.node.test:1"),
+			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1", "cut short, even over TCP"},
+		{"another port", cut("a.node.test:2"),
+			"a.node.test:1=10.0.0.1:1 a.node.test:2=10.0.0.1:2 b.node.test:1=10.0.0.2:1", "cut short, even over TCP"},
+		{"a record without port", srvReply("b.node.test:1", "c.node.test:0"), // this one is whole
+			"b.node.test:1=10.0.0.2:1", "1 of 2 records have no target or no port"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			d := startDNS(t)
+			d.host("a.node.test", "10.0.0.1")
+			d.host("b.node.test", "10.0.0.2")
+			d.host("c.node.test", "10.0.0.3")
+			s := NewSRV(testService, d.addr)
+			d.serve("a.node.test:1", "b.node.test:1")
+			expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "")
+			d.set(dnsSRV, testService, test.reply)
+			expect(t, s, test.want, test.err)
+			expect(t, s, test.want, test.err)
+			d.serve("c.node.test:1")
+			expect(t, s, "c.node.test:1=10.0.0.3:1", "")
+		})
+	}
+
+	t.Run("at first", func(t *testing.T) {
+		d := startDNS(t)
+		d.host("a.node.test", "10.0.0.1")
+		s := NewSRV(testService, d.addr)
+		d.set(dnsSRV, testService, srvReply("a.node.test:1", "no name.node.test:1"))
+		expect(t, s, "a.node.test:1=10.0.0.1:1", "are no host names")
+	})
+}
+
+func TestLookupChanges(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.1")
+	d.host("b.node.test", "10.0.0.2")
+	s := NewSRV(testService, d.addr)
+	d.serve("a.node.test:1", "b.node.test:1")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "")
+	d.serve("a.node.test:1", "b.node.test:2")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:2=10.0.0.2:2", "")
+	d.host("a.node.test", "10.0.0.9")
+	expect(t, s, "a.node.test:1=10.0.0.9:1 b.node.test:2=10.0.0.2:2", "")
+	d.serve("a.node.test:1")
+	expect(t, s, "a.node.test:1=10.0.0.9:1", "")
+}
+
+func TestLookupFailingTarget(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.1")
+	d.host("b.node.test", "10.0.0.2")
+	d.host("c.node.test", "10.0.0.3")
+	s := NewSRV(testService, d.addr)
+	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
+	all := "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1"
+	expect(t, s, all, "")
+
+	// It keeps its addresses, whatever the failure is, and also with another port.
+	missing := "no address for 1 of 3 targets: lookup b.node.test on " + d.addr + ": "
+	d.fail("b.node.test")
+	expect(t, s, all, missing+"server misbehaving")
+	expect(t, s, all, missing+"server misbehaving")
+	d.host("b.node.test")
+	expect(t, s, all, missing+"no such host")
+	d.set(dnsA, "b.node.test", dnsReply{code: dnsNXDomain})
+	expect(t, s, all, missing+"no such host")
+	d.set(dnsAAAA, "b.node.test", dnsReply{garbage: []byte("?")})
+	expect(t, s, all, missing+"cannot unmarshal DNS message")
+	d.serve("a.node.test:1", "b.node.test:7", "c.node.test:1")
+	expect(t, s, strings.Replace(all, "b.node.test:1=10.0.0.2:1", "b.node.test:7=10.0.0.2:7", 1), missing)
+	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
+	d.host("b.node.test", "10.0.0.22")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.22:1 c.node.test:1=10.0.0.3:1", "")
+
+	// Gone while it failed: it stays away, and its addresses are forgotten.
+	d.fail("b.node.test")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.22:1 c.node.test:1=10.0.0.3:1", "no address for 1")
+	d.serve("a.node.test:1", "c.node.test:1")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 c.node.test:1=10.0.0.3:1", "")
+	d.host("b.node.test", "10.0.0.2")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 c.node.test:1=10.0.0.3:1", "")
+	d.fail("b.node.test")
+	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1= c.node.test:1=10.0.0.3:1", "no address for 1")
+}
+
+// A failure with one kind of address neither loses those of that kind nor hides the others.
+func TestLookupFailingFamily(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.1", "2001:db8::1")
+	d.serve("a.node.test:1")
+	s := NewSRV(testService, d.addr)
+	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
+	d.set(dnsA, "a.node.test", dnsReply{code: dnsServFail})
+	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
+	d.set(dnsA, "a.node.test", dnsReply{}) // it has none any longer
+	expect(t, s, "a.node.test:1=[2001:db8::1]:1", "")
+	d.host("a.node.test", "10.0.0.1")
+	d.set(dnsAAAA, "a.node.test", dnsReply{code: dnsServFail})
+	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
+	expect(t, NewSRV(testService, d.addr), "a.node.test:1=10.0.0.1:1", "")
+}
+
+func TestLookupNewTargetWithoutAddress(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.1")
+	d.serve("b.node.test:1", "a.node.test:1")
+	s := NewSRV(testService, d.addr)
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=", "no address for 1 of 2 targets: lookup b.node.test on "+d.addr)
+	d.set(dnsSRV, testService, srvReply("c.node.test:1", "no name:1"))
+	members := expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1= c.node.test:1=",
+		"are no host names; no address for 2 of 3 targets: ")
+	if again, _ := s.Lookup(context.Background()); !slices.EqualFunc(members, again, Member.Equal) {
+		t.Errorf("got %v, then %v", members, again)
+	}
+}
+
+func TestLookupManyTargets(t *testing.T) {
+	d := startDNS(t)
+	var targets, want []string
+	for i := range 300 { // 57 kB
+		host := fmt.Sprintf("%03d-%s.%[2]s.%[2]s.node.test", i, strings.Repeat("x", 48))
+		if i%8 == 0 {
+			d.host(host, fmt.Sprintf("10.0.%d.%d", i/256, i%256))
+		} else {
+			host = strings.Replace(targets[i-1], fmt.Sprint(":", i-1), "", 1) // the last one, with another port
+		}
+		targets = append(targets, fmt.Sprint(host, ":", i))
+		if i > 0 {
+			want = append(want, fmt.Sprintf("%s:%d=10.0.%d.%d:%d", host, i, i&^7/256, i&^7%256, i))
+		}
+	}
+	d.serve(targets...) // the first has port 0
+	slices.Sort(want)
+	members, err := NewSRV(testService, d.addr).Lookup(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "1 of 300 records have no target or no port") {
+		t.Errorf("got error %v", err)
+	}
+	if spell(t, members) != strings.Join(want, " ") {
+		t.Error("another list")
+	}
+	if len(members) != 299 {
+		t.Errorf("got %d members", len(members))
+	}
+}
+
+// A cancelled lookup ends at once, in both of its parts, and changes nothing.
+func TestLookupCancelled(t *testing.T) {
+	for _, hangs := range []int{dnsSRV, dnsA, dnsAAAA} {
+		t.Run(fmt.Sprint("type ", hangs), func(t *testing.T) {
+			d := startDNS(t)
+			d.host("a.node.test", "10.0.0.1", "2001:db8::1")
+			d.serve("a.node.test:1")
+			s := NewSRV(testService, d.addr)
+			s.timeout = time.Hour
+			expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
+			list, known := s.list, s.known
+
+			name := "a.node.test"
+			if hangs == dnsSRV {
+				name = testService
+			}
+			d.set(hangs, name, dnsReply{silent: true})
+			d.asked = make(chan string, 100)
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if members, err := s.Lookup(ctx); members != nil || err == nil {
+					t.Errorf("got %v, %v", members, err)
+				}
+			}()
+			for <-d.asked != fmt.Sprint(hangs, " ", name, ".") {
+			}
+			cancel()
+			<-done
+			d.wait() // its connections are closed
+			if !reflect.DeepEqual(s.list, list) || !reflect.DeepEqual(s.known, known) {
+				t.Error("the list changed")
+			}
+		})
+	}
+}
+
+// A host that is in the hosts file with an IPv4 address alone has no IPv6 address, which is not a failure to find out.
+func TestExplainHostsFile(t *testing.T) {
+	err := &net.AddrError{Err: "no suitable address found", Addr: "a.node.test."}
+	got := NewSRV(testService, "127.0.0.1:8600").explain(context.Background(), err)
+	if !got.IsNotFound || got.Error() != "lookup a.node.test: no suitable address found" {
+		t.Errorf("got %v, %v", got, got.IsNotFound)
+	}
+}
+
+// The connections end with the lookup they were made for, however long the resolver would wait.
+func TestResolverConnectionEnds(t *testing.T) {
+	d := startDNS(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := NewSRV(testService, d.addr).resolver(ctx, new(atomic.Bool))
+	c, err := r.Dial(context.Background(), "udp", "192.0.2.1:53") // neither of which applies
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.RemoteAddr(); got.Network() != "tcp" || got.String() != d.addr {
+		t.Errorf("connected to %v by %v", got, got.Network())
+	}
+	cancel()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %d bytes, %v", n, err)
+	}
+}
+
+func TestLookupLeavesNothingBehind(t *testing.T) {
+	d := startDNS(t)
+	d.host("a.node.test", "10.0.0.1")
+	d.serve("a.node.test:1", "a.node.test:2")
+	s := NewSRV(testService, d.addr)
+	const want = "a.node.test:1=10.0.0.1:1 a.node.test:2=10.0.0.1:2"
+	first := expect(t, s, want, "")
+	d.wait()
+	before := runtime.NumGoroutine()
+	for range 1000 {
+		again := expect(t, s, want, "")
+		if !slices.EqualFunc(first, again, Member.Equal) {
+			t.Fatalf("got %v, then %v", first, again)
+		}
+	}
+	d.wait() // so every connection was closed
+	const ending = 10
+	if after := runtime.NumGoroutine(); after > before+ending {
+		t.Errorf("%d goroutines became %d", before, after)
+	}
+}
+
+func TestNewSRV(t *testing.T) {
+	for _, test := range []struct{ server, want string }{
+		{"", ""},
+		{"10.0.0.1", "10.0.0.1:53"},
+		{"10.0.0.1:", "10.0.0.1:53"},
+		{"127.0.0.1:8600", "127.0.0.1:8600"},
+		{"consul.local", "consul.local:53"},
+		{"consul.local:8600", "consul.local:8600"},
+		{"::1", "[::1]:53"},
+		{"[::1]", "[::1]:53"},
+		{"[::1]:8600", "[::1]:8600"},
+	} {
+		if got := NewSRV("a", test.server).server; got != test.want {
+			t.Errorf("%q: got %q, want %q", test.server, got, test.want)
+		}
+	}
+}
+
+// A watched records a Watch with its times, which start at 0.
+type watched struct {
+	start  time.Time
+	asked  []time.Duration
+	lists  []time.Duration
+	failed []time.Duration
+	last   []Member
+}
+
+// watch runs a Watch for that long. It must be called in a bubble, which doesn't end before Watch's goroutines do.
+func watch(every, long time.Duration, lookup func(since time.Duration) ([]Member, error)) *watched {
+	w := &watched{start: time.Now()}
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	Watch(ctx, every, func(context.Context) ([]Member, error) {
+		w.asked = append(w.asked, time.Since(w.start))
+		return lookup(time.Since(w.start))
+	}, func(members []Member) {
+		w.lists = append(w.lists, time.Since(w.start))
+		w.last = members
+	}, func(error) {
+		w.failed = append(w.failed, time.Since(w.start))
+	})
+	return w
+}
+
+// steps checks that what follows the first of times comes after between low and high each.
+func steps(t *testing.T, times []time.Duration, low, high time.Duration) {
+	t.Helper()
+	for i := range max(0, len(times)-1) {
+		if step := times[i+1] - times[i]; step < low || step > high {
+			t.Errorf("%v after %v: want between %v and %v", step, times[i], low, high)
+		}
+	}
+}
+
+var errNoList = errors.New("no list")
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := []Member{{Name: "a:1"}}
+		w := watch(10*time.Second, time.Minute, func(time.Duration) ([]Member, error) { return list, nil })
+		if len(w.lists) < 6 || len(w.lists) > 8 || w.lists[0] != 0 || len(w.failed) != 0 {
+			t.Errorf("lists at %v, failures at %v", w.lists, w.failed)
+		}
+		steps(t, w.asked, 8750*time.Millisecond, 10*time.Second)
+		if &w.last[0] != &list[0] {
+			t.Error("another list")
+		}
+		if ended := time.Since(w.start); ended != time.Minute {
+			t.Errorf("it ended after %v", ended)
+		}
+	})
+}
+
+func TestWatchUntilFirstList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(10*time.Second, time.Minute, func(since time.Duration) ([]Member, error) {
+			if since < 3*time.Second {
+				return nil, errNoList
+			}
+			return []Member{{Name: "a:1"}}, nil
+		})
+		if len(w.lists) == 0 || w.lists[0] > 5*time.Second {
+			t.Fatalf("lists at %v", w.lists)
+		}
+		steps(t, w.lists, 8750*time.Millisecond, 10*time.Second)
+		failures := len(w.failed)
+		if failures < 3 || failures > 6 || !slices.Equal(w.failed, w.asked[:failures]) {
+			t.Errorf("asked at %v, failed at %v", w.asked, w.failed)
+		}
+		if first := w.asked[1]; first < 200*time.Millisecond || first > 250*time.Millisecond {
+			t.Errorf("again after %v", first)
+		}
+	})
+}
+
+func TestWatchWithoutList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(10*time.Second, 10*time.Minute, func(time.Duration) ([]Member, error) { return nil, errNoList })
+		if len(w.lists) != 0 || !slices.Equal(w.failed, w.asked) || len(w.asked) < 300 || len(w.asked) > 350 {
+			t.Errorf("%d lists, %d failures, %d lookups", len(w.lists), len(w.failed), len(w.asked))
+		}
+		steps(t, w.asked[4:], 1750*time.Millisecond, 2*time.Second)
+	})
+	synctest.Test(t, func(t *testing.T) { // it isn't slower than it is with a list
+		w := watch(time.Second, time.Minute, func(time.Duration) ([]Member, error) { return nil, errNoList })
+		steps(t, w.asked, 0, time.Second)
+	})
+}
+
+// Once there is a list, failures don't quicken it, and a list can come with an error.
+func TestWatchFailuresLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		w := watch(10*time.Second, time.Hour, func(time.Duration) ([]Member, error) {
+			n++
+			switch n % 3 {
+			case 1:
+				return []Member{{Name: "a:1"}}, errNoList
+			case 2:
+				return nil, errNoList
+			default:
+				return []Member{{Name: "a:1"}}, nil
+			}
+		})
+		steps(t, w.asked, 8750*time.Millisecond, 10*time.Second)
+		var lists, failed []time.Duration
+		for i, at := range w.asked {
+			if i%3 != 1 {
+				lists = append(lists, at)
+			}
+			if i%3 != 2 {
+				failed = append(failed, at)
+			}
+		}
+		if !slices.Equal(w.lists, lists) || !slices.Equal(w.failed, failed) {
+			t.Errorf("%d lookups, %d lists, %d failures", len(w.asked), len(w.lists), len(w.failed))
+		}
+	})
+}
+
+// The end of ctx during a lookup is no failure, and what comes of it is no list.
+func TestWatchEndsDuringLookup(t *testing.T) {
+	for _, err := range []error{nil, context.Canceled} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(context.Background())
+			var looking, ended atomic.Bool
+			go func() {
+				Watch(ctx, time.Second, func(ctx context.Context) ([]Member, error) {
+					looking.Store(true)
+					<-ctx.Done()
+					return []Member{{Name: "a:1"}}, err
+				}, func([]Member) { t.Error("a list") }, func(error) { t.Error("a failure") })
+				ended.Store(true)
+			}()
+			synctest.Wait()
+			if !looking.Load() || ended.Load() {
+				t.Error("it doesn't look up")
+			}
+			cancel()
+			synctest.Wait()
+			if !ended.Load() {
+				t.Error("it goes on")
+			}
+		})
+	}
+}
