@@ -387,12 +387,12 @@ func (a *address) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A count is a whole number from 1.
+// A count is a whole number from 1 to 2,147,483,647.
 type count int
 
 // UnmarshalText reads decimal digits.
 func (n *count) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseInt(string(text), 10, 48)
+	v, err := strconv.ParseInt(string(text), 10, 32)
 	if err != nil || v < 1 {
 		return errors.New("must be a whole number, at least 1")
 	}

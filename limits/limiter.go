@@ -28,7 +28,10 @@ type Limiter struct {
 
 // shardSize is the aim for the states in one shard: few enough that a sweep of one holds its lock for a fraction of a
 // millisecond, many enough that the shards fill evenly.
-const shardSize = 512
+const (
+	shardSize = 512
+	maxShards = 1 << 16
+)
 
 // New makes a Limiter for about size states at most, which asks now for the time, once a request, under a lock: now
 // must be quick. It panics unless size is positive.
@@ -36,7 +39,7 @@ func New(size int, now func() time.Time) *Limiter {
 	if size < 1 {
 		panic("limits.New: size must be positive")
 	}
-	count := 1 << (bits.Len(uint(size/shardSize)|1) - 1)
+	count := min(1<<(bits.Len(uint(size/shardSize)|1)-1), maxShards)
 	l := &Limiter{now: now, zones: newZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
 	for i := range l.shards {
 		l.shards[i].init(size*(i+1)/count - size*i/count)

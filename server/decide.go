@@ -53,6 +53,7 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 	case peer != nil:
 		x.groupOf(peer, standIn).add(i, r)
 	case standIn:
+		s.metrics.standIns.Inc()
 		x.results[i] = s.count(r, view.Self(), ownerOut)
 	default:
 		x.results[i] = s.count(r, view.Self(), "")
@@ -124,6 +125,7 @@ func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *pe
 		s.settle(x, g.places, view, s.askPeer(ctx, x, g.peer, g.places, g.alone, string(peers.ErrUnreachable)))
 		return
 	}
+	s.metrics.standIns.Add(len(g.places))
 	for _, place := range g.places {
 		x.results[place] = s.count(&x.requests[place], view.Self(), string(peers.ErrUnreachable))
 	}
@@ -139,6 +141,9 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, peer *peers.Peer, pla
 	results, err := peer.Check(ctx, items, alone)
 	if err != nil {
 		return err
+	}
+	if degraded != "" {
+		s.metrics.standIns.Add(len(places))
 	}
 	for i, place := range places {
 		x.results[place] = results[i]
@@ -192,7 +197,7 @@ const (
 
 // degrade answers an item by the failure policy.
 func (s *Server) degrade(r *limits.Request, self, why string) limits.Result {
-	s.metrics.degrade(s.policy, why)
+	s.metrics.degrade(why)
 	if s.policy != PolicyOpen && s.policy != PolicyClosed {
 		return s.count(r, self, why)
 	}

@@ -16,52 +16,76 @@ import (
 // metrics holds the numbers of one node. No label ever carries text of a request.
 type metrics struct {
 	set      *vm.Set
+	limiter  *limits.Limiter
+	cluster  *peers.Set                       // nil on a single node
 	checks   [maxAlgorithm + 1][3]*vm.Counter // by algorithm and status
 	peer     *vm.Counter                      // items counted for peers
-	rejected map[string]*vm.Counter           // by reason
+	standIns *vm.Counter                      // items counted by stand-ins
+	rejected map[string]*vm.Counter           // requests, by reason
+	degraded map[string]*vm.Counter           // items answered by the failure policy, by reason
 	items    *vm.PrometheusHistogram
 	duration *vm.PrometheusHistogram
 	conns    atomic.Int64
-	peers    *peers.Set // nil on a single node
+
+	// The limiter counts these itself.
+	expired, evictedUsed, evictedDrained *vm.Counter
 }
 
 // maxAlgorithm stands for all that are not known.
 const maxAlgorithm = 3
 
 // reasons lists why requests are refused as a whole.
-var reasons = []string{"certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer", "timeout", "too_large", "unreadable"}
+var reasons = []string{"certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer",
+	"timeout", "too_large", "unreadable"}
 
-func newMetrics(l *limits.Limiter, p *peers.Set, version string) *metrics {
-	m := &metrics{set: vm.NewSet(), rejected: map[string]*vm.Counter{}, peers: p}
-	m.peer = m.set.NewCounter("weir_peer_checks_total")
+func newMetrics(l *limits.Limiter, cluster *peers.Set, policy Policy, version string) *metrics {
+	vm.ExposeMetadata(true)
+	set := vm.NewSet()
+	m := &metrics{set: set, limiter: l, cluster: cluster, rejected: map[string]*vm.Counter{}, degraded: map[string]*vm.Counter{}}
 	for a := range m.checks {
 		for status := range m.checks[a] {
-			m.checks[a][status] = m.set.NewCounter(fmt.Sprintf(`weir_checks_total{algorithm=%q,status=%q}`,
+			m.checks[a][status] = set.NewCounter(fmt.Sprintf(`weir_checks_total{algorithm=%q,status=%q}`,
 				strings.ToLower(limits.Algorithm(a).String()), strings.ToLower(limits.Status(status).String())))
 		}
 	}
 	for _, reason := range reasons {
-		m.rejected[reason] = m.set.NewCounter(fmt.Sprintf(`weir_rejected_requests_total{reason=%q}`, reason))
+		m.rejected[reason] = set.NewCounter(fmt.Sprintf(`weir_rejected_requests_total{reason=%q}`, reason))
 	}
-	m.items = m.set.NewPrometheusHistogramExt("weir_request_items", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000})
-	m.duration = m.set.NewPrometheusHistogramExt("weir_request_duration_seconds",
+	if cluster != nil {
+		m.peer = set.NewCounter("weir_peer_checks_total")
+		m.standIns = set.NewCounter("weir_stand_in_checks_total")
+		for _, reason := range append([]string{notReady}, words(peers.Failures)...) {
+			m.degraded[reason] = set.NewCounter(fmt.Sprintf(`weir_degraded_checks_total{policy=%q,reason=%q}`, string(policy), reason))
+		}
+	}
+	m.items = set.NewPrometheusHistogramExt("weir_request_items", []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000})
+	m.duration = set.NewPrometheusHistogramExt("weir_request_duration_seconds",
 		[]float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10})
-	m.set.NewGauge("weir_connections", func() float64 { return float64(m.conns.Load()) })
-	m.set.NewGauge(fmt.Sprintf(`weir_build_info{version=%q,goversion=%q}`, version, runtime.Version()), func() float64 { return 1 })
-	m.set.RegisterMetricsWriter(func(w io.Writer) {
-		stats := l.Stats()
-		vm.WriteGaugeUint64(w, "weir_state_entries", uint64(stats.Entries))
-		vm.WriteCounterUint64(w, "weir_state_expired_total", stats.Expired)
-		vm.WriteCounterUint64(w, `weir_state_evictions_total{kind="used"}`, stats.EvictedUsed)
-		vm.WriteCounterUint64(w, `weir_state_evictions_total{kind="drained"}`, stats.EvictedDrained)
-	})
+	set.NewGauge("weir_connections", func() float64 { return float64(m.conns.Load()) })
+	set.NewGauge("weir_state_entries", func() float64 { return float64(l.Stats().Entries) })
+	m.expired = set.NewCounter("weir_state_expired_total")
+	m.evictedUsed = set.NewCounter(`weir_state_evictions_total{kind="used"}`)
+	m.evictedDrained = set.NewCounter(`weir_state_evictions_total{kind="drained"}`)
+	set.NewGauge(fmt.Sprintf(`weir_build_info{version=%q,goversion=%q}`, version, runtime.Version()), func() float64 { return 1 })
 	return m
 }
 
+func words(failures []peers.Failure) (words []string) {
+	for _, f := range failures {
+		words = append(words, string(f))
+	}
+	return words
+}
+
+// write writes all of it in the Prometheus text format.
 func (m *metrics) write(w io.Writer) {
+	stats := m.limiter.Stats()
+	m.expired.Set(stats.Expired)
+	m.evictedUsed.Set(stats.EvictedUsed)
+	m.evictedDrained.Set(stats.EvictedDrained)
 	m.set.WritePrometheus(w)
-	if m.peers != nil {
-		m.peers.WriteMetrics(w)
+	if m.cluster != nil {
+		m.cluster.WriteMetrics(w)
 	}
 	vm.WriteProcessMetrics(w)
 }
@@ -87,7 +111,5 @@ func (m *metrics) count(requests []limits.Request, results []limits.Result) {
 // countPeer counts what was counted for a peer. The checks themselves are those of the node that was asked.
 func (m *metrics) countPeer(results []limits.Result) { m.peer.Add(len(results)) }
 
-// degrade counts an item that the failure policy answered. There are few policies and reasons, all words of our own.
-func (m *metrics) degrade(policy Policy, why string) {
-	m.set.GetOrCreateCounter(fmt.Sprintf(`weir_degraded_checks_total{policy=%q,reason=%q}`, policy, why)).Inc()
-}
+// degrade counts an item that the failure policy answered.
+func (m *metrics) degrade(why string) { m.degraded[why].Inc() }

@@ -63,10 +63,11 @@ type Server struct {
 // New makes a Server that listens nowhere yet.
 func New(o Options) *Server {
 	s := &Server{
-		limiter: o.Limiter, owner: o.Owner, log: o.Log, metrics: newMetrics(o.Limiter, o.Peers, o.Version),
+		limiter: o.Limiter, owner: o.Owner, log: o.Log,
 		peers: o.Peers, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
 		clientCerts: o.TLS != nil && o.TLS.HasCA(),
 	}
+	s.metrics = newMetrics(o.Limiter, o.Peers, s.policy, o.Version)
 	s.failures = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	for _, secret := range o.PeerSecrets {
