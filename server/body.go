@@ -8,8 +8,14 @@ import (
 	"strconv"
 )
 
-// maxBody bounds the body of a client's request: 1,000 items of some 1,000 bytes.
-const maxBody = 1 << 20
+const (
+	maxBody     = 1 << 20   // of a client's request: 1,000 items of some 1,000 bytes
+	smallBody   = 64 << 10  // what any request may take; larger ones share
+	largeBodies = 256 << 20 // in all, so that many slow senders of large bodies can't fill the memory
+)
+
+// errBusy says that there is no room for one more large body.
+var errBusy = errors.New("too many large requests at a time; send again in a moment, or fewer items at a time")
 
 // readBody reads the whole body into x, or answers why it can't and gives false.
 func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64) bool {
@@ -23,11 +29,14 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 		return false
 	}
 	var err error
-	x.body, err = readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most))
+	x.body, err = s.readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
 		return true
+	case err == errBusy:
+		w.Header().Set("Connection", "close") // what is left of the body is not worth reading
+		s.failBusy(w, r, err.Error())
 	case errors.As(err, &tooLarge):
 		s.failTooLarge(w, r, most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -39,16 +48,31 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 	return false
 }
 
+func (s *Server) failBusy(w http.ResponseWriter, r *http.Request, message string) {
+	w.Header().Set("Retry-After", "1")
+	s.fail(w, r, http.StatusServiceUnavailable, "busy", message)
+}
+
 func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64) {
 	s.fail(w, r, http.StatusRequestEntityTooLarge, "too_large",
 		"the body is larger than "+strconv.FormatInt(most>>20, 10)+" MiB; send fewer items at a time")
 }
 
-// readAll is io.ReadAll into memory that is there already.
-func readAll(dst []byte, r io.Reader) ([]byte, error) {
+// readAll is io.ReadAll into memory that is there already, and into more only as long as there is room for it.
+func (s *Server) readAll(dst []byte, r io.Reader) ([]byte, error) {
+	var large int64
+	defer func() { s.bodies.Add(-large) }()
 	for {
 		if len(dst) == cap(dst) {
-			dst = append(dst, 0)[:len(dst)]
+			size := max(4<<10, 2*cap(dst))
+			if size > smallBody {
+				more := int64(size) - large
+				large += more
+				if s.bodies.Add(more) > largeBodies {
+					return dst, errBusy
+				}
+			}
+			dst = append(make([]byte, 0, size), dst...)
 		}
 		n, err := r.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]

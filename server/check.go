@@ -20,8 +20,11 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// release gives x back. The requests hold strings of the caller's, which are not to be kept alive.
+// release gives x back. The requests hold strings of the caller's, which are not to be kept alive; nor is a large body.
 func (x *exchange) release() {
+	if cap(x.body) > smallBody {
+		x.body = nil
+	}
 	clear(x.requests)
 	clear(x.results)
 	clear(x.groups)
@@ -31,6 +34,11 @@ func (x *exchange) release() {
 // handleCheck answers POST /v1/check.
 func (s *Server) handleCheck(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
+	defer s.checks.Add(-1)
+	if s.checks.Add(1) > s.maxChecks {
+		s.failBusy(w, r, "too many requests at a time; send again in a moment")
+		return
+	}
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	if !s.readBody(x, w, r, maxBody) {

@@ -35,7 +35,7 @@ type metrics struct {
 const maxAlgorithm = 3
 
 // reasons lists why requests are refused as a whole.
-var reasons = []string{"certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer",
+var reasons = []string{"busy", "certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer",
 	"timeout", "too_large", "unreadable"}
 
 func newMetrics(l *limits.Limiter, cluster *peers.Set, policy Policy, version string) *metrics {

@@ -38,7 +38,7 @@ type Options struct {
 	Policy      Policy        // what is answered while nobody can count; "" means PolicyLocal
 	TLS         *TLS          // nil serves without
 
-	MaxConns    int           // connections at a time, more are closed at once; 0 means 10,000
+	MaxConns    int           // connections at a time, more are closed at once; also requests at a time; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
 }
 
@@ -52,6 +52,10 @@ type Server struct {
 	metrics  *metrics
 	http     *http.Server
 	draining atomic.Bool
+
+	checks    atomic.Int64 // clients' requests now
+	maxChecks int64        // at most
+	bodies    atomic.Int64 // bytes that large bodies take now
 
 	peers       *peers.Set
 	peerTimeout time.Duration
@@ -74,6 +78,7 @@ func New(o Options) *Server {
 		s.secrets = append(s.secrets, sha256.Sum256([]byte(secret)))
 	}
 	timeout := cmp.Or(o.ReadTimeout, 10*time.Second)
+	s.maxChecks = int64(cmp.Or(o.MaxConns, 10_000))
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		Protocols:         new(http.Protocols),
@@ -83,7 +88,7 @@ func New(o Options) *Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          stdlog.New(debugWriter{o.Log}, "", 0),
-		ConnState:         s.limitConns(int64(cmp.Or(o.MaxConns, 10_000))),
+		ConnState:         s.limitConns(s.maxChecks),
 	}
 	s.http.Protocols.SetHTTP1(true)
 	if o.TLS == nil {
