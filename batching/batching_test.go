@@ -177,7 +177,7 @@ func (r *rig) fill() []*flight {
 		r.do(-i - 1)
 		if i > 0 {
 			r.quiet()
-			time.Sleep(r.o.Window)
+			pass(r.o.Window)
 		}
 		flights = append(flights, r.took(-i-1))
 	}
@@ -298,15 +298,15 @@ func TestWindow(t *testing.T) {
 		r.do(1)
 		first := r.took(1)
 		r.do(2)
-		time.Sleep(window - 1)
+		pass(window - 1)
 		r.do(3) // doesn't prolong it
 		r.quiet()
-		time.Sleep(1)
+		pass(1)
 		second := r.took(2, 3)
 		r.do(4) // has a window of its own
-		time.Sleep(window - 1)
+		pass(window - 1)
 		r.quiet()
-		time.Sleep(1)
+		pass(1)
 		third := r.took(4)
 		land(third, first, second)
 	})
@@ -318,13 +318,13 @@ func TestWindowEndsWithItsBatch(t *testing.T) {
 		r.do(1)
 		first := r.took(1)
 		r.do(2)
-		time.Sleep(window / 2)
+		pass(window / 2)
 		land(first)
 		second := r.took(2)
 		r.do(3)
-		time.Sleep(window - 1)
+		pass(window - 1)
 		r.quiet()
-		time.Sleep(1)
+		pass(1)
 		land(r.took(3), second)
 	})
 }
@@ -377,7 +377,7 @@ func TestFull(t *testing.T) {
 				}
 				r.quiet()
 				if test.rest != nil {
-					time.Sleep(window)
+					pass(window)
 					flights = append(flights, r.took(test.rest...))
 				}
 				land(flights...)
@@ -395,7 +395,7 @@ func TestFlightsAreBoundAndOrderKept(t *testing.T) {
 	bubble(t, o, func(t *testing.T, r *rig) {
 		flights := r.fill()
 		a, b, c, d := r.do(1, 2, 3), r.do(4, 5), r.do(6), r.do(7, 8, 9)
-		time.Sleep(10 * window)
+		pass(10 * window)
 		r.quiet()
 		e := r.do(10) // the window is over, but there is room until it leaves
 		r.quiet()
@@ -430,7 +430,7 @@ func TestLandings(t *testing.T) {
 		land(flights[1])
 		f := r.took(1)
 		r.do(2)
-		time.Sleep(window)
+		pass(window)
 		land(r.took(2), f)
 	})
 }
@@ -614,7 +614,7 @@ func TestWithdrawWholeBatch(t *testing.T) {
 			callers[gone].withdraw()
 			r.check()
 			groups, callers = slices.Delete(groups, gone, gone+1), slices.Delete(callers, gone, gone+1)
-			time.Sleep(window)
+			pass(window)
 			for i, group := range groups {
 				land(flights[0])
 				flights[0] = r.took(group...)
@@ -637,15 +637,15 @@ func TestWithdrawStopsWindow(t *testing.T) {
 		r.mu.Lock()
 		timer := r.line[0].timer
 		r.mu.Unlock()
-		time.Sleep(window / 2)
+		pass(window / 2)
 		a.withdraw()
 		if timer.Stop() {
 			t.Error("the window of a batch that is gone still runs")
 		}
 		r.do(2)
-		time.Sleep(window - 1)
+		pass(window - 1)
 		r.quiet()
-		time.Sleep(1)
+		pass(1)
 		second := r.took(2)
 		land(first, second)
 	})
@@ -713,7 +713,7 @@ func TestContextEndedBefore(t *testing.T) {
 	bubble(t, roomy, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		results, err := r.Do(ctx, []int{1})
 		if results != nil || !errors.Is(err, ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %q, %v", results, err)
@@ -893,7 +893,7 @@ func TestWithdrawRacesWithDeparture(t *testing.T) {
 					for i := range events {
 						time.AfterFunc(1, events[(i+round)%2])
 					}
-					time.Sleep(2)
+					pass(2)
 					synctest.Wait()
 					r.check()
 					want := []int{1, 2}
@@ -993,7 +993,7 @@ func schedule(t *testing.T, seed uint64) (counts [6]int) {
 		if len(groups) > 1 && (len(items) > o.Items || bytes > o.Bytes) {
 			t.Errorf("%d groups share a batch of %d items, %d bytes; options %+v", len(groups), len(items), bytes, o)
 		}
-		time.Sleep(time.Duration(fate.IntN(12)) * tick)
+		pass(time.Duration(fate.IntN(12)) * tick)
 		switch fails {
 		case 0:
 			return nil, errors.New("down")
@@ -1061,15 +1061,18 @@ func schedule(t *testing.T, seed uint64) (counts [6]int) {
 						}
 					}
 				})
-				time.Sleep(time.Duration(rnd.IntN(6)) * tick)
+				pass(time.Duration(rnd.IntN(6)) * tick)
 			}
 		})
 	}
 	all.Wait()
-	time.Sleep(2 * time.Hour)
+	pass(2 * time.Hour)
 	synctest.Wait()
 	if b.flights != 0 || b.waiting != 0 || len(b.line) != 0 {
 		t.Errorf("left over: %d flights, %d items in %d batches", b.flights, b.waiting, len(b.line))
 	}
 	return [6]int{int(answered.Load()), int(full.Load()), int(notSent.Load()), int(unknown.Load()), int(wrong.Load()), int(batches.Load())}
 }
+
+// pass lets virtual time pass in a bubble.
+func pass(d time.Duration) { <-time.After(d) }

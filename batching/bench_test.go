@@ -10,7 +10,7 @@ import (
 // item is about as large as a request for one limit.
 type item struct {
 	name, key string
-	numbers   [8]int64
+	_         [8]int64
 }
 
 // instant gives a Batcher with the options of the service whose batches land at once, and their count.

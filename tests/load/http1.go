@@ -76,7 +76,6 @@ type loop struct {
 	head  int
 	next  time.Duration
 	step  time.Duration
-	busy  int
 	seen  int
 }
 
