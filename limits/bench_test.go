@@ -1,9 +1,11 @@
 package limits
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -111,4 +113,38 @@ func BenchmarkSweepMillionKeys(b *testing.B) {
 		l.Sweep()
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(len(l.shards)), "lock-µs/shard")
+}
+
+// BenchmarkReadRequests reads messages of 1,000 everyday checks, in the plain form and in one that only the strict
+// reader knows.
+func BenchmarkReadRequests(b *testing.B) {
+	var requests []Request
+	for _, key := range benchKeys(MaxItems) {
+		requests = append(requests, benchRequest(LeakyBucket, key))
+	}
+	plain := AppendRequests(nil, requests)
+	escaped := bytes.Replace(plain, []byte("name"), []byte(`n\u0061me`), 1)
+	for name, message := range map[string][]byte{"plain": plain, "escaped": escaped} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				var err error
+				if requests, err = ReadRequests(requests[:0], message); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxItems, "ns/item")
+		})
+	}
+}
+
+func BenchmarkAppendResults(b *testing.B) {
+	results := slices.Repeat([]Result{{Status: StatusOK, Limit: 1e9, Remaining: 1e9 - 1, ResetTime: 1_796_000_000_000,
+		Metadata: Metadata{Owner: "10.0.0.3:8080"}}}, MaxItems)
+	var message []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		message = AppendResults(message[:0], results)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxItems, "ns/item")
 }

@@ -1,10 +1,7 @@
 package limits
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -13,15 +10,16 @@ import (
 // MaxItems bounds the requests in one message.
 const MaxItems = 1000
 
-// ReadRequests reads a message, {"rate_limits": [...]}, and appends its items to dst. The error says what can't be read
-// and where; whoever gets it must not act on any item.
+// ReadRequests reads a message, {"rate_limits": [...]}, and appends its items to dst. Their strings may share memory with
+// message, which must not change as long as they are used. The error says what can't be read and where; whoever gets it
+// must not act on any item.
 //
 // It is strict about form: exact names, each once, plain integers of 64 bits, no null, valid UTF-8, nothing after the
 // message, 1 to MaxItems items. Values that are well formed but wrong (an unknown algorithm, a limit that is missing) are
 // for [Limiter.Check] to judge, item by item.
 func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 	items := len(dst)
-	dst, err := newDecoder(message).requests(dst)
+	dst, err := read(dst, message, false, readRequest)
 	if err == nil && len(dst) == items {
 		err = errors.New("rate_limits: required, must hold at least one item")
 	}
@@ -31,357 +29,234 @@ func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 // ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
 // it may only want to know whether this node answers, so there may be no items.
 func ReadPeerRequests(dst []Request, message []byte) ([]Request, error) {
-	d := newDecoder(message)
-	d.lenient = true
-	return d.requests(dst)
+	return read(dst, message, true, readRequest)
 }
 
-// ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Unknown fields are skipped.
+// ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share memory
+// with message. Unknown fields are skipped.
 func ReadPeerResults(dst []Result, message []byte) ([]Result, error) {
-	d := newDecoder(message)
-	d.lenient = true
-	return d.results(dst)
+	return read(dst, message, true, readResult)
 }
 
-// A decoder reads one message, token by token.
-type decoder struct {
-	dec     *jsontext.Decoder
-	size    int
-	lenient bool // skips unknown fields
+// A source gives the tokens of a message in their order. With the first thing it can't read, or is told is wrong, it
+// fails: from then on there is nothing more, and all it gives is zero.
+//
+// There are two of them: a scanner, which is quick and knows the plain form only, and a strict, which knows all of JSON and
+// says what is wrong with a message. What the tokens mean is written once, below.
+type source interface {
+	open(bracket byte)      // reads { or [
+	more(bracket byte) bool // says whether a member or element follows; if none does, reads the closing bracket
+	name() string           // reads the name of a member; valid until the next call
+	kind() byte             // the first byte of the next value; 0 for any digit or a minus
+	text() string           // reads a string
+	integer() int64         // reads a plain integer
+	unknown()               // is told that nobody knows the name just read; skips its value or fails
+	wrong(what string)      // is told what is wrong with what was just read; fails
+	end() error             // expects the end of the message; gives the failure
 }
 
-func newDecoder(message []byte) *decoder {
-	return &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(message)), size: len(message)}
-}
-
-func (d *decoder) requests(dst []Request) ([]Request, error) {
+// read reads a message of items, quickly if it has the plain form.
+func read[Item any](dst []Item, message []byte, lenient bool, item func(source, *Item)) ([]Item, error) {
 	items := len(dst)
-	err := d.message(func() error {
-		if len(dst)-items == MaxItems {
-			return fmt.Errorf("rate_limits: more than %d items", MaxItems)
-		}
-		dst = append(dst, Request{Hits: 1, Limit: absent, Duration: absent})
-		return d.request(&dst[len(dst)-1])
-	})
-	return dst, err
-}
-
-func (d *decoder) results(dst []Result) ([]Result, error) {
-	err := d.message(func() error {
-		dst = append(dst, Result{})
-		return d.result(&dst[len(dst)-1])
-	})
-	return dst, err
-}
-
-// message reads the frame that requests and results share, and has item read each item.
-func (d *decoder) message(item func() error) error {
-	err := d.object(func(name string) error {
-		if name != "rate_limits" {
-			return d.unknown()
-		}
-		return d.array(item)
-	})
-	if err != nil {
-		return describe(err, d.size)
+	quick := scanner{left: message}
+	if dst = readItems(&quick, dst, item); quick.end() == nil {
+		return dst, nil
 	}
-	if _, err := d.dec.ReadToken(); err != io.EOF {
-		return fmt.Errorf("byte %d: unexpected data after the message", d.dec.InputOffset())
-	}
-	return nil
+	strict := newStrict(message, lenient)
+	dst = readItems(strict, dst[:items], item)
+	return dst, strict.end()
 }
 
-func (d *decoder) request(r *Request) error {
-	return d.object(func(name string) (err error) {
-		switch name {
+// readItems reads the frame that all messages share.
+func readItems[Item any](s source, dst []Item, item func(source, *Item)) []Item {
+	var seen fields
+	items := len(dst)
+	for s.open('{'); s.more('}'); {
+		if s.name() != "rate_limits" {
+			s.unknown()
+			continue
+		}
+		seen.once(s, 0)
+		for s.open('['); s.more(']'); {
+			if len(dst)-items == MaxItems {
+				s.wrong("is item 1000; a message may hold no more")
+				break
+			}
+			var zero Item
+			dst = append(dst, zero)
+			item(s, &dst[len(dst)-1])
+		}
+	}
+	return dst
+}
+
+// fields are those of an object that were read already.
+type fields uint16
+
+// once fails where a field is there twice. Each field of an object has a number.
+func (f *fields) once(s source, field int) {
+	if *f&(1<<field) != 0 {
+		s.wrong("this field is there twice")
+	}
+	*f |= 1 << field
+}
+
+func readRequest(s source, r *Request) {
+	r.Hits, r.Limit, r.Duration = 1, absent, absent
+	var seen fields
+	for s.open('{'); s.more('}'); {
+		switch s.name() {
 		case "name":
-			r.Name, err = d.text()
+			seen.once(s, 0)
+			r.Name = s.text()
 		case "unique_key":
-			r.UniqueKey, err = d.text()
+			seen.once(s, 1)
+			r.UniqueKey = s.text()
 		case "hits":
-			r.Hits, err = d.integer()
+			seen.once(s, 2)
+			r.Hits = s.integer()
 		case "limit":
-			r.Limit, err = d.integer()
+			seen.once(s, 3)
+			r.Limit = s.integer()
 		case "duration":
-			r.Duration, err = d.integer()
-		case "burst":
-			r.Burst, err = d.integer()
-		case "time_zone":
-			r.TimeZone, err = d.text()
+			seen.once(s, 4)
+			r.Duration = s.integer()
 		case "algorithm":
-			r.Algorithm, err = d.algorithm()
+			seen.once(s, 5)
+			r.Algorithm = readAlgorithm(s)
 		case "behavior":
-			r.Behavior, err = d.behavior()
+			seen.once(s, 6)
+			r.Behavior = readBehavior(s)
+		case "burst":
+			seen.once(s, 7)
+			r.Burst = s.integer()
+		case "time_zone":
+			seen.once(s, 8)
+			r.TimeZone = s.text()
 		default:
-			err = d.unknown()
-		}
-		return err
-	})
-}
-
-func (d *decoder) result(r *Result) error {
-	return d.object(func(name string) (err error) {
-		switch name {
-		case "status":
-			r.Status, err = d.status()
-		case "limit":
-			r.Limit, err = d.integer()
-		case "remaining":
-			r.Remaining, err = d.integer()
-		case "reset_time":
-			r.ResetTime, err = d.integer()
-		case "retry_after":
-			r.RetryAfter, err = d.integer()
-		case "error":
-			r.Error, err = d.text()
-		case "metadata":
-			err = d.metadata(&r.Metadata)
-		default:
-			err = d.unknown()
-		}
-		return err
-	})
-}
-
-func (d *decoder) metadata(m *Metadata) error {
-	return d.object(func(name string) (err error) {
-		switch name {
-		case "owner":
-			m.Owner, err = d.text()
-		case "reason":
-			m.Reason, err = d.text()
-		case "degraded":
-			m.Degraded, err = d.text()
-		default:
-			err = d.unknown()
-		}
-		return err
-	})
-}
-
-func (d *decoder) status() (Status, error) {
-	name, err := d.text()
-	if err != nil {
-		return StatusError, err
-	}
-	for s := range Status(statuses) {
-		if name == s.String() {
-			return s, nil
+			s.unknown()
 		}
 	}
-	return StatusError, d.wrong("unknown status")
 }
 
-// unknown is what becomes of a member of an object that nobody knows.
-func (d *decoder) unknown() error {
-	if d.lenient {
-		return d.dec.SkipValue()
-	}
-	return d.wrong("unknown field")
-}
-
-func (d *decoder) algorithm() (Algorithm, error) {
-	switch d.dec.PeekKind() {
-	case '0':
-		n, err := d.integer()
-		if n < 0 || n >= algorithms {
-			return unknownAlgorithm, err
-		}
-		return Algorithm(n), err
-	case '"':
-		name, err := d.text()
+func readAlgorithm(s source) Algorithm {
+	if s.kind() == '"' {
+		name := s.text()
 		for a := range Algorithm(algorithms) {
-			if name == a.String() {
-				return a, err
+			if name == algorithmNames[a] {
+				return a
 			}
 		}
-		return unknownAlgorithm, err
+		return unknownAlgorithm
 	}
-	return 0, d.unexpected("a name or a number")
+	n := s.integer()
+	if n < 0 || n >= algorithms {
+		return unknownAlgorithm
+	}
+	return Algorithm(n)
 }
 
-// behavior reads one name, a list of names, or the sum of the flags.
-func (d *decoder) behavior() (b Behavior, err error) {
-	switch d.dec.PeekKind() {
-	case '0':
-		n, err := d.integer()
-		if n&^int64(knownBehaviors) != 0 {
-			return unknownBehavior, err
-		}
-		return Behavior(n), err
+// readBehavior reads one name, a list of names, or the sum of the flags.
+func readBehavior(s source) (b Behavior) {
+	switch s.kind() {
 	case '"':
-		return d.flag()
+		return readFlag(s)
 	case '[':
-		err = d.array(func() error {
-			flag, err := d.flag()
-			b |= flag
-			return err
-		})
-		return b, err
+		for s.open('['); s.more(']'); {
+			b |= readFlag(s)
+		}
+		return b
 	}
-	return 0, d.unexpected("a name, a list of names or a number")
+	n := s.integer()
+	if n&^int64(knownBehaviors) != 0 {
+		return unknownBehavior
+	}
+	return Behavior(n)
 }
 
-func (d *decoder) flag() (Behavior, error) {
-	name, err := d.text()
-	if err != nil {
-		return 0, err
-	}
-	switch name {
+func readFlag(s source) Behavior {
+	switch s.text() {
 	case "BATCHING":
-		return Batching, nil
+		return Batching
 	case "NO_BATCHING":
-		return NoBatching, nil
+		return NoBatching
 	case "GLOBAL":
-		return Global, nil
+		return Global
 	case "DURATION_IS_GREGORIAN":
-		return DurationIsGregorian, nil
+		return DurationIsGregorian
 	case "RESET_REMAINING":
-		return ResetRemaining, nil
+		return ResetRemaining
 	case "DRAIN_OVER_LIMIT":
-		return DrainOverLimit, nil
+		return DrainOverLimit
 	}
-	return unknownBehavior, nil
+	return unknownBehavior
 }
 
-// object reads an object and has value read each member's value.
-func (d *decoder) object(value func(name string) error) error {
-	if d.dec.PeekKind() != '{' {
-		return d.unexpected("an object")
-	}
-	if _, err := d.dec.ReadToken(); err != nil {
-		return err
-	}
-	for d.dec.PeekKind() != '}' {
-		name, err := d.dec.ReadToken()
-		if err != nil {
-			return err
-		}
-		if err := value(name.String()); err != nil {
-			return err
-		}
-	}
-	_, err := d.dec.ReadToken()
-	return err
-}
-
-// array reads an array and has item read each of its values.
-func (d *decoder) array(item func() error) error {
-	if d.dec.PeekKind() != '[' {
-		return d.unexpected("a list")
-	}
-	if _, err := d.dec.ReadToken(); err != nil {
-		return err
-	}
-	for d.dec.PeekKind() != ']' {
-		if err := item(); err != nil {
-			return err
-		}
-	}
-	_, err := d.dec.ReadToken()
-	return err
-}
-
-func (d *decoder) text() (string, error) {
-	if d.dec.PeekKind() != '"' {
-		return "", d.unexpected("a string")
-	}
-	token, err := d.dec.ReadToken()
-	if err != nil {
-		return "", err
-	}
-	return token.String(), nil
-}
-
-// integer reads a plain integer: digits with at most a minus in front. Two spellings of one number (-0, 1.0, 1e3) would be
-// a trap for whoever compares messages, and the larger ones would not be exact.
-func (d *decoder) integer() (int64, error) {
-	if d.dec.PeekKind() != '0' {
-		return 0, d.unexpected("an integer")
-	}
-	token, err := d.dec.ReadToken()
-	if err != nil {
-		return 0, err
-	}
-	n, err := token.Int()
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, d.wrong("integer beyond 64 bits")
-	case err != nil, n == 0 && token.String() != "0":
-		return 0, d.wrong("not a plain integer such as 100 (no fraction, exponent or -0)")
-	}
-	return n, nil
-}
-
-// unexpected is the error for a value of another kind than want. Where there is no value at all, it is the syntax error.
-func (d *decoder) unexpected(want string) error {
-	kind := d.dec.PeekKind()
-	if kind == 0 {
-		_, err := d.dec.ReadToken()
-		return err
-	}
-	if _, err := d.dec.ReadToken(); err != nil {
-		return err
-	}
-	return d.wrong("%s where %s is expected", kindNames[kind], want)
-}
-
-var kindNames = map[jsontext.Kind]string{
-	'n': "null", 'f': "false", 't': "true", '"': "a string", '0': "a number",
-	'{': "an object", '}': "an end of object", '[': "a list", ']': "an end of list",
-}
-
-// wrong is the error for what was just read.
-func (d *decoder) wrong(format string, args ...any) error {
-	return fmt.Errorf("%s: %s", place(d.dec.StackPointer()), fmt.Sprintf(format, args...))
-}
-
-// describe words what the JSON library found; errors of the decoder's own pass as they are.
-func describe(err error, size int) error {
-	var syntax *jsontext.SyntacticError
-	switch {
-	case err == io.EOF && size == 0:
-		return errors.New(`empty body; send {"rate_limits": [...]}`)
-	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("not JSON: it ends in the middle, at byte %d", size)
-	case errors.Is(err, jsontext.ErrDuplicateName) && errors.As(err, &syntax):
-		return fmt.Errorf("%s: this field is there twice", place(syntax.JSONPointer))
-	case errors.As(err, &syntax):
-		return fmt.Errorf("not JSON at byte %d, in %s: %v", syntax.ByteOffset, place(syntax.JSONPointer), syntax.Err)
-	}
-	return err
-}
-
-// maxPlace bounds what an error repeats of the message.
-const maxPlace = 100
-
-// place words a JSON pointer as programmers write it: rate_limits[3].hits.
-func place(p jsontext.Pointer) string {
-	var b []byte
-	depth := 0
-	for name := range p.Tokens() {
-		switch {
-		case depth == 0:
-			b = append(b, name...)
-		case isIndex(name):
-			b = append(append(append(b, '['), name...), ']')
+func readResult(s source, r *Result) {
+	var seen fields
+	for s.open('{'); s.more('}'); {
+		switch s.name() {
+		case "status":
+			seen.once(s, 0)
+			r.Status = readStatus(s)
+		case "limit":
+			seen.once(s, 1)
+			r.Limit = s.integer()
+		case "remaining":
+			seen.once(s, 2)
+			r.Remaining = s.integer()
+		case "reset_time":
+			seen.once(s, 3)
+			r.ResetTime = s.integer()
+		case "retry_after":
+			seen.once(s, 4)
+			r.RetryAfter = s.integer()
+		case "error":
+			seen.once(s, 5)
+			r.Error = s.text()
+		case "metadata":
+			seen.once(s, 6)
+			readMetadata(s, &r.Metadata)
 		default:
-			b = append(append(b, '.'), name...)
-		}
-		if depth++; len(b) > maxPlace {
-			return strconv.Quote(string(b[:maxPlace])) + "..."
+			s.unknown()
 		}
 	}
-	if depth == 0 {
-		return "body"
-	}
-	return string(b)
 }
 
-func isIndex(s string) bool {
-	_, err := strconv.Atoi(s)
-	return err == nil
+func readStatus(s source) Status {
+	name := s.text()
+	for status := range Status(statuses) {
+		if name == statusNames[status] {
+			return status
+		}
+	}
+	s.wrong("unknown status")
+	return StatusError
 }
+
+func readMetadata(s source, m *Metadata) {
+	var seen fields
+	for s.open('{'); s.more('}'); {
+		switch s.name() {
+		case "owner":
+			seen.once(s, 0)
+			m.Owner = s.text()
+		case "degraded":
+			seen.once(s, 1)
+			m.Degraded = s.text()
+		case "reason":
+			seen.once(s, 2)
+			m.Reason = s.text()
+		default:
+			s.unknown()
+		}
+	}
+}
+
+const (
+	messageStart = `{"rate_limits":[`
+	messageEnd   = "]}\n"
+)
 
 // AppendRequests appends the message of some requests, which are valid.
 func AppendRequests(dst []byte, requests []Request) []byte {
@@ -394,11 +269,6 @@ func AppendRequests(dst []byte, requests []Request) []byte {
 	}
 	return append(dst, messageEnd...)
 }
-
-const (
-	messageStart = `{"rate_limits":[`
-	messageEnd   = "]}\n"
-)
 
 func appendRequest(dst []byte, r *Request) []byte {
 	dst = appendText(append(dst, `{"name":`...), r.Name)
@@ -443,8 +313,7 @@ func appendResult(dst []byte, r *Result) []byte {
 			dst = appendField(dst, `,"retry_after":`, r.RetryAfter)
 		}
 	} else {
-		dst = append(dst, `,"error":`...)
-		dst = appendText(dst, r.Error)
+		dst = appendText(append(dst, `,"error":`...), r.Error)
 	}
 	dst = append(dst, `,"metadata":{`...)
 	dst = appendMember(dst, `"owner":`, r.Metadata.Owner)
@@ -470,6 +339,9 @@ func appendMember(dst []byte, name, text string) []byte {
 
 // appendText appends a JSON string. Invalid UTF-8, which no text of ours has, becomes the replacement character.
 func appendText(dst []byte, text string) []byte {
+	if isBare(text) {
+		return append(append(append(dst, '"'), text...), '"')
+	}
 	dst, _ = jsontext.AppendQuote(dst, text)
 	return dst
 }

@@ -81,6 +81,13 @@ type Request struct {
 	TimeZone  string // IANA name, "" is UTC; ignored without DurationIsGregorian
 }
 
+// Clone gives a copy that shares no memory with what r was read from.
+func (r *Request) Clone() Request {
+	c := *r
+	c.Name, c.UniqueKey, c.TimeZone = strings.Clone(r.Name), strings.Clone(r.UniqueKey), strings.Clone(r.TimeZone)
+	return c
+}
+
 // absent stands in Limit and Duration for a field that was not there. No valid request has it.
 const absent = math.MinInt64
 
@@ -196,10 +203,8 @@ func isText(s string) bool {
 
 // isPlain says whether s is ASCII without NUL, eight bytes at a time since every check asks twice.
 func isPlain(s string) bool {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	for ; len(s) >= 8; s = s[8:] {
-		w := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+		w := word(s)
 		if (w|(w-ones))&tops != 0 { // a byte above 127, or one that borrows: 0
 			return false
 		}
@@ -210,4 +215,13 @@ func isPlain(s string) bool {
 		}
 	}
 	return true
+}
+
+// For eight bytes at a time.
+const ones, tops = 0x0101010101010101, 0x8080808080808080
+
+// word gives the first eight bytes of s as a number.
+func word(s string) uint64 {
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }

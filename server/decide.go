@@ -133,10 +133,10 @@ func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *pe
 
 // askPeer sends the items at some places to a peer and puts its results there.
 func (s *Server) askPeer(ctx context.Context, x *exchange, peer *peers.Peer, places []int, alone bool, degraded string) error {
-	// A copy, since the message may still be on its way when the caller and x are gone.
+	// Copies, strings included: the items may still be on their way when the caller has gone and x is used again.
 	items := make([]limits.Request, len(places))
 	for i, place := range places {
-		items[i] = x.requests[place]
+		items[i] = x.requests[place].Clone()
 	}
 	results, err := peer.Check(ctx, items, alone)
 	if err != nil {
