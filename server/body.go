@@ -29,7 +29,7 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 		return false
 	}
 	var err error
-	x.body, err = s.readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most))
+	x.body, err = s.readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most), int(r.ContentLength))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
@@ -58,13 +58,14 @@ func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64
 		"the body is larger than "+strconv.FormatInt(most>>20, 10)+" MiB; send fewer items at a time")
 }
 
-// readAll is io.ReadAll into memory that is there already, and into more only as long as there is room for it.
-func (s *Server) readAll(dst []byte, r io.Reader) ([]byte, error) {
+// readAll is io.ReadAll into memory that is there already, and into more only as long as there is room for it. The size
+// to expect is a hint.
+func (s *Server) readAll(dst []byte, r io.Reader, expect int) ([]byte, error) {
 	var large int64
 	defer func() { s.bodies.Add(-large) }()
 	for {
 		if len(dst) == cap(dst) {
-			size := max(4<<10, 2*cap(dst))
+			size := max(4<<10, 2*cap(dst), expect+1) // one more, to read the end into
 			if size > smallBody {
 				more := int64(size) - large
 				large += more
