@@ -186,7 +186,7 @@ func (s *shard) add(id string, next state, now int64) {
 	}
 	s.states.Add(strings.Clone(id), &next)
 	s.countDrained(next, +1)
-	s.due = min(s.due, next.expiry(now))
+	s.due = min(s.due, next.expiry())
 }
 
 func (s *shard) countDrained(st state, by int) {
@@ -195,8 +195,8 @@ func (s *shard) countDrained(st state, by int) {
 	}
 }
 
-// expiry is when s is whole if nobody asks again, in Unix nanoseconds.
-func (s *state) expiry(now int64) int64 { return u128{lo: uint64(now)}.add(s.untilWhole(now)).int64() }
+// expiry is when s is whole if nobody asks again, in Unix nanoseconds. All of s is as it was at its stamp.
+func (s *state) expiry() int64 { return u128{lo: uint64(s.stamp)}.add(s.untilWhole(s.stamp)).int64() }
 
 // expired says whether s is whole at now, under its own terms.
 func (s *state) expired(now int64) bool {
@@ -224,7 +224,7 @@ func (s *shard) sweep(now int64) {
 		if st.expired(now) {
 			s.remove(ids[i], *st, &s.stats.Expired)
 		} else {
-			s.due = min(s.due, st.expiry(now))
+			s.due = min(s.due, st.expiry())
 		}
 	}
 }
@@ -244,7 +244,7 @@ func (s *shard) makeRoom(now int64) {
 			return
 		}
 	}
-	for range spareAtMost {
+	for passed := 0; ; passed++ {
 		id, st, _ := s.states.GetOldest()
 		switch {
 		case st.expired(now):
@@ -253,12 +253,10 @@ func (s *shard) makeRoom(now int64) {
 		case !st.drained:
 			s.remove(id, *st, &s.stats.EvictedUsed)
 			return
-		case 2*s.drained > s.size:
+		case passed == spareAtMost, 2*s.drained > s.size:
 			s.remove(id, *st, &s.stats.EvictedDrained)
 			return
 		}
 		s.states.Get(id)
 	}
-	id, st, _ := s.states.GetOldest()
-	s.remove(id, *st, &s.stats.EvictedDrained)
 }
