@@ -37,8 +37,8 @@ var version = "dev"
 
 // config is the environment. The tags are the whole documentation of -h.
 type config struct {
-	Listen    address `env:"WEIR_LISTEN" envDefault:":8080" help:"where to serve, host:port"`
-	Advertise address `env:"WEIR_ADVERTISE" help:"how peers reach this node, host:port; its name among them (default: found out)"`
+	Listen    address   `env:"WEIR_LISTEN" envDefault:":8080" help:"where to serve, host:port"`
+	Advertise reachable `env:"WEIR_ADVERTISE" help:"how peers reach this node, host:port; its name among them (default: found out)"`
 
 	Peers         string       `env:"WEIR_PEERS" help:"all nodes of the cluster, host:port,host:port,... (default: this node alone)"`
 	PeersSRV      string       `env:"WEIR_PEERS_SRV" help:"or the DNS name whose SRV records list them"`
@@ -269,10 +269,14 @@ func health(c config) error {
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "localhost"
 	}
-	scheme, client := "http://", http.Client{Timeout: 2 * time.Second}
+	// Without a proxy, which is for calls that leave this machine. The certificate is for the name that others use; whoever
+	// listens here is asked whether it lives, no more.
+	scheme, client := "http://", http.Client{
+		Timeout:   2 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
 	if c.TLSCert != "" {
-		// The certificate is for the name that others use. Whoever listens here is asked whether it lives, no more.
-		scheme, client.Transport = "https://", &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		scheme = "https://"
 	}
 	resp, err := client.Get(scheme + net.JoinHostPort(host, port) + "/healthz")
 	if err != nil {
@@ -365,14 +369,40 @@ func warnUnknown(log zerolog.Logger) {
 
 func newLogger(c config, w io.Writer) zerolog.Logger {
 	if c.LogFormat == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: !isTerminal(w)}
 	}
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	return zerolog.New(w).Level(zerolog.Level(c.LogLevel)).With().Timestamp().Logger()
 }
 
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
 // An address is a host:port. The host may be empty, the port may be 0.
 type address string
+
+// A reachable is an address at which others can reach this node.
+type reachable string
+
+// UnmarshalText checks the form, not whether the host exists.
+func (a *reachable) UnmarshalText(text []byte) error {
+	var plain address
+	if err := plain.UnmarshalText(text); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(string(text))
+	if n, _ := strconv.Atoi(port); host == "" || net.ParseIP(host).IsUnspecified() || n == 0 {
+		return errors.New("must be an address at which others can reach this node, such as 10.0.0.3:8080")
+	}
+	*a = reachable(text)
+	return nil
+}
 
 // UnmarshalText checks the form, not whether the host exists.
 func (a *address) UnmarshalText(text []byte) error {
@@ -491,7 +521,7 @@ type logLevel zerolog.Level
 // UnmarshalText reads the name of a level.
 func (l *logLevel) UnmarshalText(text []byte) error {
 	level, err := zerolog.ParseLevel(string(text))
-	if err != nil || level < zerolog.DebugLevel || level > zerolog.ErrorLevel {
+	if err != nil || level.String() != strings.ToLower(string(text)) || level < zerolog.DebugLevel || level > zerolog.ErrorLevel {
 		return errors.New("must be debug, info, warn or error")
 	}
 	*l = logLevel(level)

@@ -50,6 +50,7 @@ type source interface {
 	kind() byte             // the first byte of the next value; 0 for any digit or a minus
 	text() string           // reads a string
 	integer() int64         // reads a plain integer
+	other(want string)      // reads a value of a kind that is not among those wanted; fails
 	unknown()               // is told that nobody knows the name just read; skips its value or fails
 	wrong(what string)      // is told what is wrong with what was just read; fails
 	end() error             // expects the end of the message; gives the failure
@@ -79,7 +80,7 @@ func readItems[Item any](s source, dst []Item, item func(source, *Item)) []Item 
 		seen.once(s, 0)
 		for s.open('['); s.more(']'); {
 			if len(dst)-items == MaxItems {
-				s.wrong("is item 1000; a message may hold no more")
+				s.wrong("is the last; more than 1000 items are too many")
 				break
 			}
 			var zero Item
@@ -140,20 +141,22 @@ func readRequest(s source, r *Request) {
 }
 
 func readAlgorithm(s source) Algorithm {
-	if s.kind() == '"' {
+	switch s.kind() {
+	case '"':
 		name := s.text()
 		for a := range Algorithm(algorithms) {
 			if name == algorithmNames[a] {
 				return a
 			}
 		}
-		return unknownAlgorithm
+	case 0:
+		if n := s.integer(); n >= 0 && n < algorithms {
+			return Algorithm(n)
+		}
+	default:
+		s.other("a name or a number")
 	}
-	n := s.integer()
-	if n < 0 || n >= algorithms {
-		return unknownAlgorithm
-	}
-	return Algorithm(n)
+	return unknownAlgorithm
 }
 
 // readBehavior reads one name, a list of names, or the sum of the flags.
@@ -166,12 +169,14 @@ func readBehavior(s source) (b Behavior) {
 			b |= readFlag(s)
 		}
 		return b
+	case 0:
+		if n := s.integer(); n&^int64(knownBehaviors) == 0 {
+			return Behavior(n)
+		}
+	default:
+		s.other("a name, a list of names or a number")
 	}
-	n := s.integer()
-	if n&^int64(knownBehaviors) != 0 {
-		return unknownBehavior
-	}
-	return Behavior(n)
+	return unknownBehavior
 }
 
 func readFlag(s source) Behavior {

@@ -21,6 +21,7 @@ var errOdd = errors.New("not the plain form")
 func (s *scanner) fail() { s.left = nil }
 
 func (s *scanner) wrong(string) { s.fail() }
+func (s *scanner) other(string) { s.fail() }
 func (s *scanner) unknown()     { s.fail() }
 
 // peek gives the next byte that is not white space; 0 if there is none.

@@ -78,6 +78,8 @@ func (s *strict) integer() int64 {
 	return n
 }
 
+func (s *strict) other(want string) { s.expect(0, want) }
+
 // expect reads a token of one kind.
 func (s *strict) expect(kind jsontext.Kind, want string) (token jsontext.Token, ok bool) {
 	if s.err != nil {
@@ -116,8 +118,9 @@ func (s *strict) end() error {
 	if s.err != nil {
 		return s.describe()
 	}
+	end := s.dec.InputOffset()
 	if _, err := s.dec.ReadToken(); err != io.EOF {
-		return fmt.Errorf("byte %d: unexpected data after the message", s.dec.InputOffset())
+		return fmt.Errorf("byte %d: unexpected data after the message", end)
 	}
 	return nil
 }

@@ -35,17 +35,24 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 	case err == nil:
 		return true
 	case err == errBusy:
-		w.Header().Set("Connection", "close") // what is left of the body is not worth reading
+		closeAfter(w, r) // what is left of the body is not worth reading
 		s.failBusy(w, r, err.Error())
 	case errors.As(err, &tooLarge):
 		s.failTooLarge(w, r, most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.Header().Set("Connection", "close")
+		closeAfter(w, r)
 		s.fail(w, r, http.StatusRequestTimeout, "timeout", "the body took too long to arrive")
 	default:
 		s.fail(w, r, http.StatusBadRequest, "unreadable", "the body broke off")
 	}
 	return false
+}
+
+// closeAfter has the connection closed after the answer, unless it carries other requests as well.
+func closeAfter(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 func (s *Server) failBusy(w http.ResponseWriter, r *http.Request, message string) {

@@ -52,6 +52,7 @@ type Server struct {
 	metrics  *metrics
 	http     *http.Server
 	draining atomic.Bool
+	tls      bool
 
 	checks    atomic.Int64 // clients' requests now
 	maxChecks int64        // at most
@@ -69,7 +70,7 @@ func New(o Options) *Server {
 	s := &Server{
 		limiter: o.Limiter, owner: o.Owner, log: o.Log,
 		peers: o.Peers, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
-		clientCerts: o.TLS != nil && o.TLS.HasCA(),
+		tls: o.TLS != nil, clientCerts: o.TLS != nil && o.TLS.HasCA(),
 	}
 	s.metrics = newMetrics(o.Limiter, o.Peers, s.policy, o.Version)
 	s.failures = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
@@ -106,7 +107,7 @@ func (s *Server) Handler() http.Handler { return s.http.Handler }
 // Serve answers on ln until Shutdown, and then gives nil.
 func (s *Server) Serve(ln net.Listener) error {
 	serve := s.http.Serve
-	if s.http.TLSConfig != nil {
+	if s.tls { // not http.TLSConfig: net/http sets that itself
 		serve = func(ln net.Listener) error { return s.http.ServeTLS(ln, "", "") }
 	}
 	if err := serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -142,11 +143,16 @@ func (s *Server) routes() http.Handler {
 	get("/healthz", s.handleHealth)
 	get("/readyz", s.handleReady)
 	get("/metrics", s.handleMetrics)
-	r.NotFound(func(w http.ResponseWriter, req *http.Request) {
+	notFound := func(w http.ResponseWriter, req *http.Request) {
 		s.fail(w, req, http.StatusNotFound, "not_found", "there is nothing at this path; checks go to POST /v1/check")
-	})
+	}
+	r.NotFound(notFound)
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		allowed := allowedMethods(r, req.URL.Path)
+		if allowed == "" { // chi asks here for methods that it doesn't know, whatever the path
+			notFound(w, req)
+			return
+		}
 		w.Header().Set("Allow", allowed)
 		s.fail(w, req, http.StatusMethodNotAllowed, "method", "this path takes "+allowed)
 	})

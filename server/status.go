@@ -88,15 +88,18 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, status int, reason
 // observe surrounds everything: a panic becomes an answer, and each request a line if the log wants them.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer s.recover(w, r)
 		if s.log.GetLevel() > zerolog.DebugLevel {
+			defer s.recover(w, r)
 			next.ServeHTTP(w, r)
 			return
 		}
 		start, seen := time.Now(), &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		defer func() {
+			s.log.Debug().Str("from", r.RemoteAddr).Str("method", r.Method).Str("path", r.URL.Path).Str("proto", r.Proto).
+				Int("status", seen.status).Dur("ms", time.Since(start)).Msg("request")
+		}()
+		defer s.recover(seen, r)
 		next.ServeHTTP(seen, r)
-		s.log.Debug().Str("from", r.RemoteAddr).Str("method", r.Method).Str("path", r.URL.Path).Str("proto", r.Proto).
-			Int("status", seen.status).Dur("ms", time.Since(start)).Msg("request")
 	})
 }
 
