@@ -41,8 +41,8 @@ type config struct {
 	Advertise reachable `env:"WEIR_ADVERTISE" help:"how peers reach this node, host:port; its name among them (default: found out)"`
 
 	Peers         string       `env:"WEIR_PEERS" help:"all nodes of the cluster, host:port,host:port,... (default: this node alone)"`
-	PeersSRV      string       `env:"WEIR_PEERS_SRV" help:"or the DNS name whose SRV records list them"`
-	DNSServer     string       `env:"WEIR_DNS_SERVER" help:"whom to ask for it, host or host:port (default: the system's servers)"`
+	PeersSRV      dnsName      `env:"WEIR_PEERS_SRV" help:"or the DNS name whose SRV records list them"`
+	DNSServer     dnsServer    `env:"WEIR_DNS_SERVER" help:"whom to ask for it, host or host:port (default: the system's servers)"`
 	PeersRefresh  interval     `env:"WEIR_PEERS_REFRESH" envDefault:"10s" help:"how often to ask"`
 	PeerSecret    secrets      `env:"WEIR_PEER_SECRET" help:"what nodes know each other by; two, comma-separated, while it is replaced"`
 	InsecurePeers bool         `env:"WEIR_INSECURE_PEERS" envDefault:"false" help:"serve without a secret or certificates, though peers are on a network"`
@@ -72,13 +72,15 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("weir", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Usage = func() { usage(flags.Output()) }
+	flags.Usage = func() {}
 	showVersion := flags.Bool("version", false, "")
 	askHealth := flags.Bool("health", false, "")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
+		usage(stdout)
 		return 0
 	case err != nil:
+		fmt.Fprintln(stderr, "weir -h shows what there is")
 		return 2
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "weir: unexpected argument %q; weir -h shows what there is\n", flags.Arg(0))
@@ -214,7 +216,7 @@ func (c config) join(ctx context.Context, ln net.Listener, files *server.TLS, lo
 		options.Secret = c.PeerSecret[0]
 	}
 	if files != nil {
-		options.TLS = files.Client()
+		options.TLS = files.Client
 	}
 	cluster := peers.New(options)
 	listen, err := netip.ParseAddrPort(ln.Addr().String())
@@ -222,7 +224,7 @@ func (c config) join(ctx context.Context, ln net.Listener, files *server.TLS, lo
 		return nil, "", fmt.Errorf("WEIR_LISTEN=%q: %w", c.Listen, err)
 	}
 	if c.PeersSRV != "" {
-		srv := peers.NewSRV(c.PeersSRV, c.DNSServer)
+		srv := peers.NewSRV(string(c.PeersSRV), string(c.DNSServer))
 		loops.Go(func() { cluster.Follow(ctx, srv, time.Duration(c.PeersRefresh), string(c.Advertise), listen) })
 		return cluster, owner, nil
 	}
@@ -384,6 +386,42 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// A dnsName is a name to look up.
+type dnsName string
+
+// UnmarshalText checks the form, not whether the name exists.
+func (n *dnsName) UnmarshalText(text []byte) error {
+	if !isName(strings.TrimSuffix(string(text), ".")) {
+		return errors.New("must be a DNS name, such as _weir._tcp.example.org")
+	}
+	*n = dnsName(text)
+	return nil
+}
+
+func isName(s string) bool {
+	odd := func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.", r))
+	}
+	return s != "" && len(s) < 254 && !strings.ContainsFunc(s, odd) && !strings.Contains(s, "..") && s[0] != '.'
+}
+
+// A dnsServer is a host, or host:port.
+type dnsServer string
+
+// UnmarshalText checks the form, not whether anybody answers there.
+func (d *dnsServer) UnmarshalText(text []byte) error {
+	host, port, err := net.SplitHostPort(string(text))
+	if err != nil {
+		host, port = strings.Trim(string(text), "[]"), "53"
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	if err != nil || net.ParseIP(host) == nil && !isName(host) {
+		return errors.New("must be a host or host:port, such as 10.0.0.2 or 127.0.0.1:8600")
+	}
+	*d = dnsServer(text)
+	return nil
+}
+
 // An address is a host:port. The host may be empty, the port may be 0.
 type address string
 
@@ -424,7 +462,7 @@ type count int
 func (n *count) UnmarshalText(text []byte) error {
 	v, err := strconv.ParseInt(string(text), 10, 32)
 	if err != nil || v < 1 {
-		return errors.New("must be a whole number, at least 1")
+		return errors.New("must be a whole number from 1 to 2147483647")
 	}
 	*n = count(v)
 	return nil

@@ -407,6 +407,13 @@ func TestWrongValues(t *testing.T) {
 		"WEIR_MAX_CONNS":        {"abc", "0", "-1"},
 		"WEIR_DRAIN_DELAY":      {"abc", "500", "-1s", "10 s", "1d", "99999999h"},
 		"WEIR_SHUTDOWN_TIMEOUT": {"abc", "8", "-8s"},
+		"WEIR_PEERS":            {"10.0.0.3", "10.0.0.3:99999", ","},
+		"WEIR_PEERS_REFRESH":    {"10", "1ms"},
+		"WEIR_INSECURE_PEERS":   {"maybe"},
+		"WEIR_PEER_TIMEOUT":     {"500", "0s"},
+		"WEIR_FAILURE_POLICY":   {"maybe"},
+		"WEIR_BATCH_WINDOW":     {"500", "0s"},
+		"WEIR_BATCH_LIMIT":      {"0", "1001"},
 		"WEIR_LOG_LEVEL":        {"loud", "fatal", "disabled", "trace", "0", "in\nfo"},
 		"WEIR_LOG_FORMAT":       {"xml", "json "},
 	} {
@@ -416,6 +423,53 @@ func TestWrongValues(t *testing.T) {
 				refusesValue(t, name, value)
 			})
 		}
+	}
+}
+
+// TestSettingsThatDontGoTogether: what is missing or too much is told by its name.
+func TestSettingsThatDontGoTogether(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		environment []string
+		says        string
+	}{
+		{[]string{"WEIR_TLS_KEY=key.pem"}, "WEIR_TLS_CERT"},
+		{[]string{"WEIR_TLS_CA=ca.pem"}, "WEIR_TLS_CERT"},
+		{[]string{"WEIR_TLS_CERT=cert.pem"}, "WEIR_TLS_KEY"},
+		{[]string{"WEIR_TLS_CERT=/nowhere/cert.pem", "WEIR_TLS_KEY=/nowhere/key.pem"}, "/nowhere/cert.pem"},
+		{[]string{"WEIR_PEERS=192.0.2.1:8080,192.0.2.3:8080"}, "WEIR_PEER_SECRET"},
+		{[]string{"WEIR_PEERS_SRV=_weir._tcp.example"}, "WEIR_PEER_SECRET"},
+		{[]string{"WEIR_PEERS=127.0.0.1:8080", "WEIR_PEERS_SRV=_weir._tcp.example"}, "WEIR_PEERS_SRV"},
+	} {
+		p := launch(t, append(tt.environment, "WEIR_LISTEN=127.0.0.1:0"))
+		code, text := p.exit(t), p.stderr.String()
+		if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, tt.says) {
+			t.Errorf("%q: exit code %d; want one line with %s: %q", tt.environment, code, tt.says, text)
+		}
+	}
+}
+
+// TestSecret: it is nowhere to be read, whether it is good or not.
+func TestSecret(t *testing.T) {
+	t.Parallel()
+	for _, wrong := range []string{"hush1,hush2,hush3", "hush hush", "hush,"} {
+		p := launch(t, []string{"WEIR_LISTEN=127.0.0.1:0", "WEIR_PEER_SECRET=" + wrong})
+		code, text := p.exit(t), p.stderr.String()
+		if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "WEIR_PEER_SECRET") || strings.Contains(text, "hush") {
+			t.Errorf("%q: exit code %d; want one line with the variable and without its value: %q", wrong, code, text)
+		}
+	}
+	p := serving(t, "WEIR_PEER_SECRET=hush", "WEIR_LOG_LEVEL=debug")
+	p.check(t)
+	text := ""
+	for _, path := range []string{"/metrics", "/v1/peers", "/readyz", "/nowhere"} {
+		_, body := p.get(t, path)
+		text += body
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.exit(t)
+	if text += p.stderr.String(); strings.Contains(text, "hush") {
+		t.Errorf("the secret is in\n%s", text)
 	}
 }
 

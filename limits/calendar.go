@@ -142,6 +142,8 @@ const (
 
 // zones finds time zones by name and remembers them, also that a name is unknown. It is safe for concurrent use.
 type zones struct {
+	loading chan struct{} // holds who loads: unknown names are dear, and must not take all processors
+
 	mu    sync.Mutex
 	found *simplelru.LRU[string, *zone] // guarded by mu; nil values are unknown names
 }
@@ -154,7 +156,7 @@ func newZones() *zones {
 	if err != nil {
 		panic(err) // maxZones is positive
 	}
-	return &zones{found: found}
+	return &zones{found: found, loading: make(chan struct{}, 1)}
 }
 
 // find gives the zone of an IANA name; "" is UTC.
@@ -166,9 +168,12 @@ func (z *zones) find(name string) (*zone, bool) {
 	found, ok := z.found.Get(name)
 	z.mu.Unlock()
 	if !ok {
+		name = strings.Clone(name) // that of a request doesn't last
+		z.loading <- struct{}{}
 		found = loadZone(name) // reads a file, so not under the lock
+		<-z.loading
 		z.mu.Lock()
-		z.found.Add(strings.Clone(name), found)
+		z.found.Add(name, found)
 		z.mu.Unlock()
 	}
 	return found, found != nil

@@ -177,6 +177,9 @@ func (s *shard) decide(id string, q *query, now int64, result *Result) {
 	}
 	s.countDrained(*held, -1)
 	s.countDrained(next, +1)
+	if next.duration < held.duration {
+		s.due = min(s.due, next.expiry())
+	}
 	*held = next
 }
 

@@ -20,8 +20,10 @@ type breaker struct {
 	mu          sync.Mutex // guards all below
 	failing     int        // failures since the last answer
 	since       time.Time  // of the first of them
+	last        time.Time  // of the last of them
 	isDown      bool
 	isOut       bool
+	probing     bool      // somebody probes
 	unreachable bool      // the last failure was that there was no connection
 	outages     int       // in a row, each soon after the one before
 	outAt       time.Time // when it was put out last
@@ -42,9 +44,13 @@ func (b *breaker) failed(now time.Time, unreachable bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.publishLocked()
+	if !b.isDown && now.Sub(b.last) >= silenceToOut {
+		b.failing = 0 // in between nobody asked, so that silence says nothing
+	}
 	if b.failing++; b.failing == 1 {
 		b.since = now
 	}
+	b.last = now
 	b.unreachable = unreachable
 	if b.isDown && !b.isOut && now.Sub(b.since) >= silenceToOut {
 		b.putOutLocked(now)
@@ -53,7 +59,9 @@ func (b *breaker) failed(now time.Time, unreachable bool) bool {
 		return false
 	}
 	b.isDown = true
-	return true
+	again := b.probing
+	b.probing = true
+	return !again
 }
 
 func (b *breaker) putOutLocked(now time.Time) {
@@ -64,19 +72,31 @@ func (b *breaker) putOutLocked(now time.Time) {
 	b.outages++
 }
 
-// answered notes an answer. It gives true if the peer is up with it.
-func (b *breaker) answered(now time.Time) bool {
+// answered notes an answer.
+func (b *breaker) answered(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.answeredLocked(now)
+}
+
+// probed notes an answer to a probe. It gives true if that was the last one, since the peer is up.
+func (b *breaker) probed(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answeredLocked(now)
+	b.probing = b.isDown
+	return !b.probing
+}
+
+func (b *breaker) answeredLocked(now time.Time) {
 	if b.isOut && now.Sub(b.outAt) < b.waitLocked() {
-		return false
+		return
 	}
 	if b.isOut {
 		b.back = now
 	}
 	b.failing, b.isDown, b.isOut, b.unreachable = 0, false, false, false
 	b.publishLocked()
-	return true
 }
 
 // waitLocked is how long the peer stays out at least: nothing the first time, so that a restart is over when it is over;

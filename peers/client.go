@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"weir/batching"
 	"weir/limits"
 )
@@ -34,7 +36,7 @@ const MaxMessage = 4 << 20
 const (
 	batchBytes   = 512 << 10 // a batch takes no more items beyond this
 	batchFlights = 4         // batches on their way to one peer
-	maxWaiting   = 10_000    // items that wait for, or are on, their way to one peer
+	maxWaiting   = 10_000    // items that gather for one peer, and items on their way to it by themselves
 )
 
 // A Failure is why a peer did not answer. Its text is the fixed word that callers get to see.
@@ -42,7 +44,7 @@ type Failure string
 
 func (f Failure) Error() string { return string(f) }
 
-// The failures. Only after ErrUnreachable and ErrBusy have the items surely not been counted.
+// The failures. After those that say so the items have surely not been counted.
 const (
 	ErrUnreachable = Failure("owner_unreachable") // no connection: nothing was sent
 	ErrBusy        = Failure("owner_busy")        // too many wait for it: nothing was sent
@@ -94,6 +96,9 @@ func (p *Peer) setAddrs(m Member) {
 	}
 }
 
+// Away says whether stand-ins count for the peer now.
+func (p *Peer) Away() bool { return p.health.away.Load() }
+
 // Name gives the peer's name in the ring.
 func (p *Peer) Name() string { return p.name }
 
@@ -107,27 +112,57 @@ func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([
 	case p.health.down.Load():
 		err = ErrDown
 	case alone:
-		results, err = p.sendAlone(group)
+		results, err = p.sendAlone(ctx, group)
 	default:
 		results, err = p.batches.Do(ctx, group)
 	}
-	switch {
-	case errors.Is(err, batching.ErrFull), errors.Is(err, batching.ErrNotSent):
-		err = ErrBusy
-	case errors.Is(err, context.DeadlineExceeded):
-		err = ErrTimeout
-	}
+	err = p.settle(err)
 	p.stats.count(err, len(group))
 	return results, err
 }
 
-func (p *Peer) sendAlone(group []limits.Request) ([]limits.Result, error) {
+// settle makes a Failure of what ended the wait, unless that was the caller himself.
+func (p *Peer) settle(err error) error {
+	var panicked *batching.PanicError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return context.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		return ErrTimeout
+	case errors.Is(err, batching.ErrFull):
+		return ErrBusy
+	case errors.As(err, &panicked):
+		p.set.options.Log.Error().Str("peer", p.name).Bytes("stack", panicked.Stack).Msg(panicked.Error())
+		return ErrBroken
+	}
+	return err
+}
+
+// sendAlone makes a call for one group. As in a batch, the end of ctx ends the wait but not the call.
+func (p *Peer) sendAlone(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	n := int64(len(group))
-	defer p.alone.Add(-n)
 	if p.alone.Add(n) > maxWaiting {
+		p.alone.Add(-n)
 		return nil, ErrBusy
 	}
-	return p.send(group)
+	type outcome struct {
+		results []limits.Result
+		err     error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer p.alone.Add(-n)
+		results, err := p.send(group)
+		done <- outcome{results, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case o := <-done:
+		return o.results, o.err
+	}
 }
 
 // send makes one call, in the time that a call may take, and draws the conclusions about the peer's health.
@@ -135,7 +170,7 @@ func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
 	if p.health.down.Load() {
 		return nil, ErrDown
 	}
-	results, err := p.call(group)
+	results, err := p.call(context.Background(), group)
 	p.conclude(err)
 	return results, err
 }
@@ -143,18 +178,20 @@ func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
 // conclude notes how a call went. With the failure that makes the peer one not to be asked, probes begin.
 func (p *Peer) conclude(err error) {
 	var rejection *Rejection
-	switch {
-	case err == nil, err == ErrRefused, errors.As(err, &rejection):
+	if err == nil || err == ErrRefused || errors.As(err, &rejection) {
 		p.health.answered(time.Now())
-	case p.health.failed(time.Now(), err == ErrUnreachable):
+		return
+	}
+	p.set.prepareStandIns(p)
+	if p.health.failed(time.Now(), err == ErrUnreachable) {
 		p.set.probe(p)
 	}
 }
 
 // call sends a message and reads the answer. It is repeated where it surely was not processed, and only there: counting
 // twice is worse than not knowing.
-func (p *Peer) call(group []limits.Request) ([]limits.Result, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.set.options.Timeout)
+func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.set.options.Timeout)
 	defer cancel()
 	message := limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group)
 	start := time.Now()
@@ -218,7 +255,13 @@ func (p *Peer) checkStatus(status int, body []byte) error {
 	case http.StatusOK:
 		return nil
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
-		return &Rejection{strings.TrimSpace(string(body[:min(len(body), 200)]))}
+		var refusal struct {
+			Error string `json:"error"`
+		}
+		if err := json.Unmarshal(body, &refusal); err != nil || refusal.Error == "" {
+			refusal.Error = http.StatusText(status)
+		}
+		return &Rejection{refusal.Error}
 	}
 	return statusError(status)
 }
@@ -263,10 +306,12 @@ func unprocessed(err error) bool {
 
 // hear notes what a peer's answer says of its ring.
 func (p *Peer) hear(h http.Header) {
-	if ring := h.Get(HeaderRing); ring != "" {
-		if old := p.heard.Load(); old == nil || *old != ring {
-			p.heard.Store(&ring)
-		}
+	ring := h.Get(HeaderRing)
+	if ring == "" {
+		return // it doesn't know its place, or it was no weir that answered
+	}
+	if old := p.heard.Load(); old == nil || *old != ring {
+		p.heard.Store(&ring)
 	}
 	p.set.Heard(p.name, h)
 }

@@ -46,8 +46,11 @@ func (s *Set) Follow(ctx context.Context, srv *SRV, every time.Duration, adverti
 			self, err := Self(ctx, members, advertise, listen)
 			if err != nil {
 				failed(err)
-				s.forget()
-				return
+				// A name of this node's own that isn't found just now is no reason to leave, while the list has it.
+				if self = s.self(); !slices.ContainsFunc(members, func(m Member) bool { return m.Name == self }) {
+					s.forget()
+					return
+				}
 			}
 			s.Update(self, members)
 			last = members
@@ -56,8 +59,19 @@ func (s *Set) Follow(ctx context.Context, srv *SRV, every time.Duration, adverti
 		if !failedNow {
 			state.Error, state.Failed = "", 0
 		}
-		failedNow = false
 		s.discovery.Store(new(state))
 	}
-	Watch(ctx, every, srv.Lookup, set, failed)
+	lookup := func(ctx context.Context) ([]Member, error) {
+		failedNow = false
+		return srv.Lookup(ctx)
+	}
+	Watch(ctx, every, lookup, set, failed)
+}
+
+// self gives this node's name; "" while it has no place.
+func (s *Set) self() string {
+	if v := s.View(); v != nil {
+		return v.self
+	}
+	return ""
 }

@@ -21,12 +21,12 @@ import (
 
 // Options says how a [Set] calls its peers. Zero values of all fields are useful.
 type Options struct {
-	Secret      string         // sent along with each call; "" for none
-	TLS         *tls.Config    // calls use TLS; nil for HTTP/2 without
-	Timeout     time.Duration  // of a call; 0 means 500 ms
-	BatchWindow time.Duration  // how long calls gather at most; 0 means 500 µs
-	BatchLimit  int            // items of a batch at most; 0 means 1,000
-	Log         zerolog.Logger // the zero Logger discards
+	Secret      string                        // sent along with each call; "" for none
+	TLS         func(host string) *tls.Config // for calls to a host; nil for HTTP/2 without TLS
+	Timeout     time.Duration                 // of a call; 0 means 500 ms
+	BatchWindow time.Duration                 // how long calls gather at most; 0 means 500 µs
+	BatchLimit  int                           // items of a batch at most; 0 means 1,000
+	Log         zerolog.Logger                // the zero Logger discards
 
 	// Transport makes what calls one peer, for tests that cut the network; nil for the real one.
 	Transport func(peer string, real http.RoundTripper) http.RoundTripper
@@ -199,15 +199,14 @@ func (s *Set) probe(p *Peer) {
 	s.options.Log.Warn().Str("peer", p.name).Msg("peer is down")
 	s.probes.Go(func() {
 		for s.pause(ProbeEvery*3/4+rand.N(ProbeEvery/2)) && s.View().peer(p.name) == p {
-			_, err := p.call(nil)
+			_, err := p.call(s.ctx, nil)
 			if err == nil || err == ErrRefused {
-				if p.health.answered(time.Now()) {
+				if p.health.probed(time.Now()) {
 					s.options.Log.Info().Str("peer", p.name).Msg("peer is up")
 					return
 				}
 				continue
 			}
-			s.prepareStandIns(p)
 			p.health.failed(time.Now(), err == ErrUnreachable)
 		}
 	})
@@ -216,7 +215,7 @@ func (s *Set) probe(p *Peer) {
 // prepareStandIns makes the ring without p while nobody waits for it yet.
 func (s *Set) prepareStandIns(p *Peer) {
 	if v := s.View(); v.peer(p.name) == p {
-		v.without([]string{p.name})
+		v.without(v.away(p))
 	}
 }
 
@@ -241,10 +240,10 @@ const (
 // connection however many calls, which is given up seconds after the peer falls silent, also while a write is blocked.
 func (o *Options) transport(p *Peer) http.RoundTripper {
 	t := &http.Transport{
-		Protocols:       new(http.Protocols),
-		DialContext:     p.dial,
-		TLSClientConfig: o.TLS,
-		IdleConnTimeout: 5 * time.Minute,
+		Protocols:           new(http.Protocols),
+		DialContext:         p.dial,
+		TLSHandshakeTimeout: o.Timeout, // net/http dials on its own, whatever the call's context says
+		IdleConnTimeout:     5 * time.Minute,
 		HTTP2: &http.HTTP2Config{
 			StrictMaxConcurrentRequests: true,
 			SendPingTimeout:             pingAfter,
@@ -252,6 +251,10 @@ func (o *Options) transport(p *Peer) http.RoundTripper {
 			WriteByteTimeout:            pingTimeout,
 		},
 		DisableCompression: true,
+	}
+	if o.TLS != nil {
+		host, _, _ := net.SplitHostPort(p.name)
+		t.TLSClientConfig = o.TLS(host)
 	}
 	t.Protocols.SetHTTP2(o.TLS != nil)
 	t.Protocols.SetUnencryptedHTTP2(o.TLS == nil)

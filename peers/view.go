@@ -40,46 +40,37 @@ func (v *View) peer(name string) *Peer {
 	return v.peers[name]
 }
 
-// Owner gives who counts for a limit (named by [limits.Request.AppendID]) now; nil is this node. That is its owner, or,
-// while that is away, the stand-in.
-func (v *View) Owner(id []byte) (peer *Peer, standIn bool) {
-	partition := ring.Partition(id)
-	peer = v.owners[partition]
-	if peer == nil || !peer.health.away.Load() {
-		return peer, false
-	}
-	return v.standIn(partition, peer), true
-}
+// Owner gives the owner of a limit (named by [limits.Request.AppendID]); nil is this node. While it is away, the stand-in
+// counts.
+func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
 // StandIn gives who counts for a limit while its owner is away; nil is this node.
 func (v *View) StandIn(id []byte, owner *Peer) *Peer { return v.standIn(ring.Partition(id), owner) }
 
-// standIn gives the owner in the ring without the one that is away; and if that is away too, in the ring without both. So
-// only the limits of those that are away move.
-func (v *View) standIn(partition int, owner *Peer) *Peer {
-	away := []string{owner.name}
-	for {
-		next := v.without(away)[partition]
-		if next == nil || !next.health.away.Load() {
-			return next
+// standIn gives the owner in the ring without all that are away. So only the limits of those that are away move.
+func (v *View) standIn(partition int, owner *Peer) *Peer { return v.without(v.away(owner))[partition] }
+
+// away gives the names of all peers that are away, sorted, and of one that is taken to be.
+func (v *View) away(one *Peer) []string {
+	names := []string{one.name}
+	for name, p := range v.peers {
+		if p != one && p.health.away.Load() {
+			names = append(names, name)
 		}
-		away = append(away, next.name)
 	}
+	slices.Sort(names)
+	return names
 }
 
-// without gives the owners by partition in the ring without some nodes, which this node is not one of.
+// without gives the owners by partition in the ring without some nodes, sorted, which this node is not one of.
 func (v *View) without(names []string) []*Peer {
-	names = slices.Sorted(slices.Values(names))
 	key := strings.Join(names, ",")
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if owners := v.standIns[key]; owners != nil {
 		return owners
 	}
-	r := v.ring
-	for _, name := range names {
-		r = r.Without(name)
-	}
+	r := v.ring.Without(names...)
 	if v.standIns == nil || len(v.standIns) >= maxStandIns {
 		v.standIns = map[string][]*Peer{}
 	}
@@ -87,8 +78,8 @@ func (v *View) without(names []string) []*Peer {
 	return v.standIns[key]
 }
 
-// maxStandIns bounds the rings kept for outages, of which there are rarely more than one at a time.
-const maxStandIns = 64
+// maxStandIns bounds the rings kept for outages: one at a time is in use, and those that it comes from and goes to.
+const maxStandIns = 8
 
 // owned gives the owners of a ring by partition.
 func (v *View) owned(r *ring.Ring) []*Peer {

@@ -53,9 +53,9 @@ func New(nodes []string) *Ring {
 	return r
 }
 
-// Without gives the ring of the same nodes but one. It panics if that was the only one.
-func (r *Ring) Without(node string) *Ring {
-	return New(slices.DeleteFunc(slices.Clone(r.nodes), func(s string) bool { return s == node }))
+// Without gives the ring of the same nodes but some. It panics if those were all.
+func (r *Ring) Without(nodes ...string) *Ring {
+	return New(slices.DeleteFunc(slices.Clone(r.nodes), func(s string) bool { return slices.Contains(nodes, s) }))
 }
 
 // Owner gives the node that owns a partition.

@@ -6,19 +6,20 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
 const (
 	maxBody     = 1 << 20   // of a client's request: 1,000 items of some 1,000 bytes
 	smallBody   = 64 << 10  // what any request may take; larger ones share
-	largeBodies = 256 << 20 // in all, so that many slow senders of large bodies can't fill the memory
+	largeBodies = 256 << 20 // in all, so that many large requests, sent or read slowly, can't fill the memory
 )
 
 // errBusy says that there is no room for one more large body.
 var errBusy = errors.New("too many large requests at a time; send again in a moment, or fewer items at a time")
 
 // readBody reads the whole body into x, or answers why it can't and gives false.
-func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64) bool {
+func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64, room *room) bool {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		w.Header().Set("Accept-Encoding", "identity")
 		s.fail(w, r, http.StatusUnsupportedMediaType, "encoding", "send the body as it is, without Content-Encoding")
@@ -28,8 +29,7 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 		s.failTooLarge(w, r, most)
 		return false
 	}
-	var err error
-	x.body, err = s.readAll(x.body[:0], http.MaxBytesReader(w, r.Body, most), int(r.ContentLength))
+	err := x.readBodyFrom(http.MaxBytesReader(w, r.Body, most), int(r.ContentLength), room)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
@@ -65,32 +65,44 @@ func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64
 		"the body is larger than "+strconv.FormatInt(most>>20, 10)+" MiB; send fewer items at a time")
 }
 
-// readAll is io.ReadAll into memory that is there already, and into more only as long as there is room for it. The size
-// to expect is a hint.
-func (s *Server) readAll(dst []byte, r io.Reader, expect int) ([]byte, error) {
-	var large int64
-	defer func() { s.bodies.Add(-large) }()
+// readBodyFrom reads all of r into x, whose memory it enlarges only as long as there is room for it. The size to expect is a
+// hint, which is followed once the first part has really come.
+func (x *exchange) readBodyFrom(r io.Reader, expect int, room *room) error {
+	x.body = x.body[:0]
 	for {
-		if len(dst) == cap(dst) {
-			size := max(4<<10, 2*cap(dst), expect+1) // one more, to read the end into
-			if size > smallBody {
-				more := int64(size) - large
-				large += more
-				if s.bodies.Add(more) > largeBodies {
-					return dst, errBusy
+		if len(x.body) == cap(x.body) {
+			size := max(4<<10, 2*cap(x.body))
+			if expect >= cap(x.body) {
+				size = expect + 1 // one more, to read the end into
+				if cap(x.body) < smallBody {
+					size = min(size, smallBody)
 				}
 			}
-			dst = append(make([]byte, 0, size), dst...)
-		}
-		n, err := r.Read(dst[len(dst):cap(dst)])
-		dst = dst[:len(dst)+n]
-		if err != nil {
-			if err == io.EOF {
-				err = nil
+			if size > smallBody && !x.take(room, int64(size)) {
+				return errBusy
 			}
-			return dst, err
+			x.body = append(make([]byte, 0, size), x.body...)
+		}
+		n, err := r.Read(x.body[len(x.body):cap(x.body)])
+		x.body = x.body[:len(x.body)+n]
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// A room is memory that large bodies share, with what is made of them.
+type room struct{ used atomic.Int64 }
+
+// take has x hold size times three of the room: for the body, its items and the answer.
+func (x *exchange) take(r *room, size int64) bool {
+	more := 3*size - x.held
+	x.held += more
+	x.room = r
+	return r.used.Add(more) <= largeBodies
 }
 
 // writeJSON is the one way out for a body.

@@ -13,9 +13,13 @@ type exchange struct {
 	body     []byte
 	requests []limits.Request
 	results  []limits.Result
-	groups   []group // of items for peers
-	id       []byte  // names one limit at a time
-	answer   []byte
+	groups   []group     // of items for peers
+	owners   []ownerSeen // of items, with what was found of them
+	id       []byte      // names one limit at a time
+
+	room   *room // of which held is taken
+	held   int64
+	answer []byte
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -28,6 +32,11 @@ func (x *exchange) release() {
 	clear(x.requests)
 	clear(x.results)
 	clear(x.groups)
+	clear(x.owners)
+	if x.held > 0 {
+		x.room.used.Add(-x.held)
+		x.held = 0
+	}
 	exchanges.Put(x)
 }
 
@@ -35,13 +44,13 @@ func (x *exchange) release() {
 func (s *Server) handleCheck(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	defer s.checks.Add(-1)
-	if s.checks.Add(1) > s.maxChecks {
+	if s.checks.Add(1) > s.maxConns {
 		s.failBusy(w, r, "too many requests at a time; send again in a moment")
 		return
 	}
 	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if !s.readBody(x, w, r, maxBody) {
+	if !s.readBody(x, w, r, maxBody, &s.room) {
 		return
 	}
 	var err error

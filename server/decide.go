@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -22,7 +24,7 @@ type group struct {
 // away, its stand-in. Items for one peer go to it together and in their order.
 func (s *Server) decide(ctx context.Context, x *exchange) {
 	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
-	x.groups = x.groups[:0]
+	x.groups, x.owners = x.groups[:0], x.owners[:0]
 	if s.peers == nil {
 		for i := range x.requests {
 			x.results[i] = s.count(&x.requests[i], s.owner, "")
@@ -40,24 +42,51 @@ func (s *Server) decide(ctx context.Context, x *exchange) {
 // groups of their peers.
 func (s *Server) route(x *exchange, i int, view *peers.View) {
 	r := &x.requests[i]
+	self := s.owner
+	if view != nil {
+		self = view.Self()
+	}
 	if err := s.limiter.Validate(r); err != nil {
-		x.results[i] = limits.Result{Error: err.Error(), Metadata: limits.Metadata{Owner: s.owner}}
+		x.results[i] = limits.Result{Error: err.Error(), Metadata: limits.Metadata{Owner: self}}
 		return
 	}
 	if view == nil {
-		x.results[i] = s.degrade(r, s.owner, notReady)
+		x.results[i] = s.degrade(r, self, notReady)
 		return
 	}
 	x.id = r.AppendID(x.id[:0])
-	switch peer, standIn := view.Owner(x.id); {
-	case peer != nil:
-		x.groupOf(peer, standIn).add(i, r)
-	case standIn:
-		s.metrics.standIns.Inc()
-		x.results[i] = s.count(r, view.Self(), ownerOut)
-	default:
-		x.results[i] = s.count(r, view.Self(), "")
+	owner := view.Owner(x.id)
+	if owner == nil {
+		x.results[i] = s.count(r, self, "")
+		return
 	}
+	if !x.isAway(owner) {
+		x.groupOf(owner, false).add(i, r)
+		return
+	}
+	if standIn := view.StandIn(x.id, owner); standIn != nil {
+		x.groupOf(standIn, true).add(i, r)
+		return
+	}
+	s.metrics.standIns.Inc()
+	x.results[i] = s.count(r, self, ownerOut)
+}
+
+// An ownerSeen is whether an owner was away when the first of a request's items for it was looked at. That holds for all
+// of them, or two for one limit could be counted in two places.
+type ownerSeen struct {
+	owner *peers.Peer
+	away  bool
+}
+
+func (x *exchange) isAway(owner *peers.Peer) bool {
+	for _, seen := range x.owners {
+		if seen.owner == owner {
+			return seen.away
+		}
+	}
+	x.owners = append(x.owners, ownerSeen{owner, owner.Away()})
+	return x.owners[len(x.owners)-1].away
 }
 
 // groupOf gives the group of a peer.
@@ -84,12 +113,27 @@ func (s *Server) forward(ctx context.Context, x *exchange, view *peers.View) {
 	ctx, cancel := context.WithTimeout(ctx, s.peerTimeout)
 	defer cancel()
 	var others sync.WaitGroup
+	defer others.Wait()
 	for i := range x.groups[1:] {
 		g := &x.groups[1+i]
-		others.Go(func() { s.ask(ctx, x, g, view) })
+		others.Go(func() {
+			defer s.contain(x, g)
+			s.ask(ctx, x, g, view)
+		})
 	}
 	s.ask(ctx, x, &x.groups[0], view)
-	others.Wait()
+}
+
+// contain makes a panic in a goroutine of one group that group's error, since nobody else would catch it.
+func (s *Server) contain(x *exchange, g *group) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	s.log.Error().Bytes("stack", debug.Stack()).Msg(fmt.Sprint("panic: ", cause))
+	for _, place := range g.places {
+		x.results[place] = limits.Result{Error: "internal error"}
+	}
 }
 
 // ask has one group counted by its peer. Where that is surely not even reached, stand-ins are asked instead, once; where

@@ -41,6 +41,7 @@ type exposition struct {
 	types    map[string]bool // families that have a TYPE line
 	families map[string]bool // families that have samples
 	family   string          // of the last sample
+	expected string          // the family that a TYPE line has just announced
 	buckets  map[string][]bucket
 }
 
@@ -51,7 +52,7 @@ type bucket struct {
 }
 
 func parseExposition(text string) (map[string]float64, error) {
-	e := exposition{map[string]float64{}, map[string]bool{}, map[string]bool{}, "", map[string][]bucket{}}
+	e := exposition{map[string]float64{}, map[string]bool{}, map[string]bool{}, "", "", map[string][]bucket{}}
 	if !utf8.ValidString(text) || !strings.HasSuffix(text, "\n") {
 		return nil, fmt.Errorf("invalid UTF-8, or no newline at the end")
 	}
@@ -101,13 +102,17 @@ func (e *exposition) comment(line string) error {
 	case e.families[found[1]]:
 		return fmt.Errorf("TYPE after samples")
 	}
-	e.types[found[1]] = true
+	e.types[found[1]], e.expected = true, found[1]
 	return nil
 }
 
 // sample notes one value. The samples of a family must stand together.
 func (e *exposition) sample(name string, labels map[string]string, value float64) error {
 	family := ofFamily.ReplaceAllString(name, "")
+	if e.expected != "" && e.expected != family && e.expected != name {
+		return fmt.Errorf("not of %s, which TYPE announced", e.expected)
+	}
+	e.expected = ""
 	if family != e.family && e.families[family] {
 		return fmt.Errorf("not with the others of %s", family)
 	}
@@ -250,6 +255,7 @@ func TestParser(t *testing.T) {
 		"a{b=\"c\"} 1\nd 1\na{b=\"e\"} 1\n",
 		"# TYPE a thing\na 1\n",
 		"# TYPE a counter\n# TYPE a counter\na 1\n",
+		"# TYPE a counter\nb 1\n",
 		"a 1\n# TYPE a counter\n",
 		"a_bucket{le=\"1\"} 1\na_bucket{le=\"2\"} 2\na_sum 3\na_count 2\n",
 		"a_bucket{le=\"1\"} 3\na_bucket{le=\"+Inf\"} 2\na_sum 3\na_count 2\n",

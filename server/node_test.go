@@ -5,11 +5,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -395,6 +397,26 @@ func (n *node) dial(t *testing.T) net.Conn {
 	conn.SetDeadline(time.Now().Add(patience))
 	return conn
 }
+
+// A rest is what comes on a connection until it ends.
+type rest struct {
+	ended chan struct{}
+	got   []byte // complete when ended
+	err   error  // the same
+}
+
+// listen reads all that comes.
+func listen(conn net.Conn) *rest {
+	r := &rest{ended: make(chan struct{})}
+	go func() {
+		r.got, r.err = io.ReadAll(conn)
+		close(r.ended)
+	}()
+	return r
+}
+
+// open says whether the other side has kept the connection open for as long as the test was willing to wait.
+func (r *rest) open() bool { return errors.Is(r.err, os.ErrDeadlineExceeded) }
 
 // send writes text as it is.
 func send(t *testing.T, conn net.Conn, text string) {

@@ -22,7 +22,7 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 	}
 	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if !s.readBody(x, w, r, peers.MaxMessage) {
+	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
 		return
 	}
 	var err error
@@ -91,8 +91,7 @@ func (s *Server) requireCert(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		open := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
-		if !open && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
+		if !isHealthPath(r.URL.Path) && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
 			s.fail(w, r, http.StatusUnauthorized, "certificate", "a client certificate is required")
 			return
 		}

@@ -29,6 +29,8 @@ func TestRoutes(t *testing.T) {
 			{"DELETE", "/readyz", "GET, HEAD"},
 			{"PUT", "/metrics", "GET, HEAD"},
 			{"BREW", "/metrics", "GET, HEAD"},
+			{"POST", "/v1/peers", "GET, HEAD"},
+			{"GET", "/v1/peer/batch", "POST"},
 		} {
 			got := do(t, c, n.request(t, tt.method, tt.path, nil))
 			got.refusal(t, http.StatusMethodNotAllowed, tt.allow)
@@ -70,6 +72,18 @@ func TestHealth(t *testing.T) {
 		if strings.TrimSpace(got.body) != want || got.status != 200 || got.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
+	}
+}
+
+// TestNoPeers: a node without a cluster counts for nobody else.
+func TestNoPeers(t *testing.T) {
+	t.Parallel()
+	n, c := start(t), newClient(t, 2)
+	do(t, c, n.request(t, "POST", "/v1/peer/batch", strings.NewReader(message(item)))).refusal(t, http.StatusForbidden, "peers")
+	n.untouched(t, c)
+	got := n.get(t, c, "/v1/peers")
+	if want := `{"self":"node","nodes":[]}`; got.status != 200 || strings.TrimSpace(got.body) != want || got.header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 

@@ -54,9 +54,10 @@ type Server struct {
 	draining atomic.Bool
 	tls      bool
 
-	checks    atomic.Int64 // clients' requests now
-	maxChecks int64        // at most
-	bodies    atomic.Int64 // bytes that large bodies take now
+	checks   atomic.Int64 // clients' requests now
+	maxConns int64        // at most, and connections
+	room     room         // for clients' large bodies
+	peerRoom room         // for peers', which clients must not take away
 
 	peers       *peers.Set
 	peerTimeout time.Duration
@@ -79,7 +80,7 @@ func New(o Options) *Server {
 		s.secrets = append(s.secrets, sha256.Sum256([]byte(secret)))
 	}
 	timeout := cmp.Or(o.ReadTimeout, 10*time.Second)
-	s.maxChecks = int64(cmp.Or(o.MaxConns, 10_000))
+	s.maxConns = int64(cmp.Or(o.MaxConns, 10_000))
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		Protocols:         new(http.Protocols),
@@ -89,7 +90,8 @@ func New(o Options) *Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          stdlog.New(debugWriter{o.Log}, "", 0),
-		ConnState:         s.limitConns(s.maxChecks),
+		ConnContext:       s.connected,
+		ConnState:         s.disconnected,
 	}
 	s.http.Protocols.SetHTTP1(true)
 	if o.TLS == nil {
@@ -160,7 +162,7 @@ func (s *Server) routes() http.Handler {
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.fail(w, req, http.StatusForbidden, "cross_origin", "web pages of other origins may not send checks")
 	}))
-	return s.observe(s.requireCert(origins.Handler(r)))
+	return s.observe(s.reserve(s.requireCert(origins.Handler(r))))
 }
 
 func allowedMethods(r chi.Routes, path string) string {
@@ -170,20 +172,45 @@ func allowedMethods(r chi.Routes, path string) string {
 	}), ", ")
 }
 
-// limitConns closes connections as they come while there are most of them: a quick refusal is better than a queue.
-func (s *Server) limitConns(most int64) func(net.Conn, http.ConnState) {
-	return func(c net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			if s.metrics.conns.Add(1) > most {
-				s.metrics.reject("connections")
-				c.Close()
-			}
-		case http.StateClosed, http.StateHijacked:
-			s.metrics.conns.Add(-1)
-		}
+// spareConns are for those who must get through when clients have taken all other connections: who asks how this node is,
+// and peers. Others hear there that it is full.
+const spareConns = 64
+
+// connected counts a new connection, and closes it at once if there are too many: a quick refusal is better than a queue.
+func (s *Server) connected(ctx context.Context, c net.Conn) context.Context {
+	n := s.metrics.conns.Add(1)
+	if n > s.maxConns {
+		s.metrics.reject("connections")
+		ctx = context.WithValue(ctx, spareConn{}, true)
+	}
+	if n > s.maxConns+spareConns {
+		c.Close()
+	}
+	return ctx
+}
+
+func (s *Server) disconnected(_ net.Conn, state http.ConnState) {
+	if state == http.StateClosed || state == http.StateHijacked {
+		s.metrics.conns.Add(-1)
 	}
 }
+
+// A spareConn marks the context of what comes over one.
+type spareConn struct{}
+
+// reserve keeps the spare connections for those whom they are for.
+func (s *Server) reserve(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(spareConn{}) != nil && !isHealthPath(r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/v1/peer/") {
+			closeAfter(w, r)
+			s.failBusy(w, r, "too many connections; close some, or send more items on each")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func isHealthPath(path string) bool { return path == "/healthz" || path == "/readyz" }
 
 // debugWriter takes what net/http has to say, which is about single connections of clients.
 type debugWriter struct{ log zerolog.Logger }

@@ -106,9 +106,9 @@ func (t *TLS) Server() *tls.Config {
 	}
 }
 
-// Client is the configuration for calls to peers: this node's certificate, and the authority (or the system's ones) to
-// verify theirs by.
-func (t *TLS) Client() *tls.Config {
+// Client is the configuration for calls to the peer at a host: this node's certificate, and the authority (or the system's
+// ones) to verify by that the peer's is for that name or address.
+func (t *TLS) Client(host string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -120,7 +120,7 @@ func (t *TLS) Client() *tls.Config {
 			if len(state.PeerCertificates) == 0 {
 				return errors.New("the peer has no certificate")
 			}
-			options := x509.VerifyOptions{Roots: t.current.Load().ca, DNSName: state.ServerName, Intermediates: x509.NewCertPool()}
+			options := x509.VerifyOptions{Roots: t.current.Load().ca, DNSName: host, Intermediates: x509.NewCertPool()}
 			for _, cert := range state.PeerCertificates[1:] {
 				options.Intermediates.AddCert(cert)
 			}

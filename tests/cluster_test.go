@@ -80,7 +80,7 @@ func (c *cluster) tellAll() {
 func (c *cluster) owner(key string) (owner, other *node) {
 	r := limits.Request{Name: "test", UniqueKey: key}
 	name := c.nodes[0].name
-	if peer, _ := c.nodes[0].peers.View().Owner(r.AppendID(nil)); peer != nil {
+	if peer := c.nodes[0].peers.View().Owner(r.AppendID(nil)); peer != nil {
 		name = peer.Name()
 	}
 	for _, n := range c.nodes {
