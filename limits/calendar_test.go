@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 	_ "time/tzdata" // for machines without zone files
+	"unsafe"
 )
 
 const second = int64(time.Second)
@@ -230,10 +232,10 @@ func TestCalendarEverySecond(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit, at := range beginnings(zone, day.Unix()-30*3600, day.Unix()+54*3600) {
-				c := &calendar{unit: int64(unit), zone: zone}
 				for i := 1; i < len(at); i++ {
 					begin, end := at[i-1]*second, at[i]*second
-					for _, now := range []int64{end - 1, begin, begin + 1, begin + (end-begin)/50, begin + (end-begin)/3, end - second} {
+					for _, now := range []int64{begin, begin + 1, begin + (end-begin)/50, begin + (end-begin)/3, end - second, end - 1} {
+						c := &calendar{unit: int64(unit), zone: zone} // a new one each time, since they remember
 						if got := unitEnd(t, c, now); got != end {
 							t.Fatalf("the %s of %v ends %v, want %v", unitNames[unit], time.Unix(0, now).In(zone),
 								time.Unix(0, got).In(zone), time.Unix(0, end).In(zone))
@@ -370,6 +372,13 @@ func TestZones(t *testing.T) {
 	berlin, _ := z.find("Europe/Berlin")
 	if again, _ := z.find("Europe/Berlin"); again != berlin {
 		t.Error("a zone is not remembered, nor is what its calendars have found out")
+	}
+
+	message := []byte("Asia/Tokyo") // the name may be a part of it
+	z.find(unsafe.String(&message[0], len(message)))
+	copy(message, "overwrites")
+	if !slices.Contains(z.found.Keys(), "Asia/Tokyo") {
+		t.Errorf("a name is remembered in somebody else's memory: %q", z.found.Keys())
 	}
 
 	unknown := []string{

@@ -236,7 +236,7 @@ func TestReadRequestsRefuses(t *testing.T) {
 		`{"rate_limits":[{"name":1}]}`:           {"rate_limits[0].name: a number where a string is expected"},
 		`{"rate_limits":[{"unique_key":false}]}`: {"rate_limits[0].unique_key: false where a string is expected"},
 		item(`"time_zone":0`):                    {"rate_limits[0].time_zone: a number"},
-		item(`"algorithm":{}`):                   {"rate_limits[0].algorithm: an object where a name or a number is expected"},
+		item(`"algorithm":{}`):                   {"rate_limits[0].algorithm: an object where "},
 		item(`"algorithm":[0]`):                  {"rate_limits[0].algorithm: a list"},
 		item(`"algorithm":true`):                 {"rate_limits[0].algorithm: true"},
 		item(`"behavior":{}`):                    {"rate_limits[0].behavior: an object"},
@@ -309,7 +309,7 @@ func TestReadRequestsCounts(t *testing.T) {
 	if got, err := limits.ReadRequests(nil, message(1000)); err != nil || len(got) != 1000 {
 		t.Errorf("1,000 items: %d, %v", len(got), err)
 	}
-	if _, err := limits.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
+	if _, err := limits.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "rate_limits[999]") {
 		t.Errorf("1,001 items: %v", err)
 	}
 	// What is there already belongs to other messages.
@@ -324,19 +324,34 @@ func TestReadRequestsCounts(t *testing.T) {
 	}
 }
 
-// The caller may use the message's memory for the next one.
-func TestReadRequestsKeepsNothingOfTheMessage(t *testing.T) {
-	message := []byte(everyday)
-	got, err := limits.ReadRequests(nil, message)
-	if err != nil || string(message) != everyday {
-		t.Fatalf("%v; the message is now %s", err, message)
-	}
-	before := fmt.Sprintf("%+v", got)
-	for i := range message {
-		message[i] = 'x'
-	}
-	if after := fmt.Sprintf("%+v", got); after != before {
-		t.Errorf("the requests were\n%s and are\n%s", before, after)
+// What a Limiter remembers must not share memory with the message that it came from, nor must a clone.
+func TestLimitsOutliveTheirMessage(t *testing.T) {
+	for _, text := range []string{
+		item(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe/Berlin"`),
+		item(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe\u002fBerlin"`),
+	} {
+		l := limits.New(10, newClock().now)
+		for left := int64(9); left >= 5; left-- {
+			message := []byte(text)
+			got, err := limits.ReadRequests(nil, message)
+			if err != nil || string(message) != text {
+				t.Fatalf("%v; the message is now %s", err, message)
+			}
+			if result := l.Check(got[0]); result.Remaining != left {
+				t.Errorf("%s: %+v, want %d remaining", text, result, left)
+			}
+			clone := got[0].Clone()
+			if clone != got[0] {
+				t.Errorf("the clone of %+v is %+v", got[0], clone)
+			}
+			before := fmt.Sprintf("%+v", clone)
+			for i := range message {
+				message[i] = 'x'
+			}
+			if after := fmt.Sprintf("%+v", clone); after != before {
+				t.Errorf("the clone was %s and is %s", before, after)
+			}
+		}
 	}
 }
 

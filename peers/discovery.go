@@ -351,10 +351,10 @@ func inParallel(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// Watch looks up the members until ctx ends: at once, soon again until there is a first list, and then at intervals of
-// every, which must be positive, or a little less. It hands each list to set, also when nothing changed, and each error
-// to failed; what came with the end of ctx goes to neither. The lookup is as [SRV.Lookup].
-func Watch(ctx context.Context, every time.Duration, lookup func(context.Context) ([]Member, error), set func([]Member), failed func(error)) {
+// Watch looks up the members until ctx ends: at once, soon again until there is a list that set finds this node in, and
+// then at intervals of every, which must be positive, or a little less. It hands each list to set, also when nothing
+// changed, and each error to failed; what came with the end of ctx goes to neither. The lookup is as [SRV.Lookup].
+func Watch(ctx context.Context, every time.Duration, lookup func(context.Context) ([]Member, error), set func([]Member) bool, failed func(error)) {
 	retry := firstRetry
 	listed := false
 	for {
@@ -366,8 +366,7 @@ func Watch(ctx context.Context, every time.Duration, lookup func(context.Context
 			failed(err)
 		}
 		if len(members) > 0 {
-			listed = true
-			set(members)
+			listed = set(members) || listed
 		}
 		wait := every
 		if !listed {

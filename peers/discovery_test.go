@@ -794,9 +794,10 @@ func watch(every, long time.Duration, lookup func(since time.Duration) ([]Member
 	Watch(ctx, every, func(context.Context) ([]Member, error) {
 		w.asked = append(w.asked, time.Since(w.start))
 		return lookup(time.Since(w.start))
-	}, func(members []Member) {
+	}, func(members []Member) bool {
 		w.lists = append(w.lists, time.Since(w.start))
 		w.last = members
+		return len(members) > 1 || members[0].Name != "stranger:1"
 	}, func(error) {
 		w.failed = append(w.failed, time.Since(w.start))
 	})
@@ -851,6 +852,26 @@ func TestWatchUntilFirstList(t *testing.T) {
 		if first := w.asked[1]; first < 200*time.Millisecond || first > 250*time.Millisecond {
 			t.Errorf("again after %v", first)
 		}
+	})
+}
+
+// A list without this node is no reason to wait long for the next one: it has just started, and will soon be listed.
+func TestWatchUntilListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(10*time.Second, time.Minute, func(since time.Duration) ([]Member, error) {
+			if since < 3*time.Second {
+				return []Member{{Name: "stranger:1"}}, nil
+			}
+			return []Member{{Name: "a:1"}}, nil
+		})
+		early := 0
+		for early < len(w.lists) && w.lists[early] < 3*time.Second {
+			early++
+		}
+		if early < 3 || early > 6 || w.lists[early] > 5*time.Second {
+			t.Errorf("lists at %v", w.lists)
+		}
+		steps(t, w.lists[early:], 8750*time.Millisecond, 10*time.Second)
 	})
 }
 
@@ -910,7 +931,7 @@ func TestWatchEndsDuringLookup(t *testing.T) {
 					looking.Store(true)
 					<-ctx.Done()
 					return []Member{{Name: "a:1"}}, err
-				}, func([]Member) { t.Error("a list") }, func(error) { t.Error("a failure") })
+				}, func([]Member) bool { t.Error("a list"); return true }, func(error) { t.Error("a failure") })
 				ended.Store(true)
 			}()
 			synctest.Wait()

@@ -29,7 +29,8 @@ func (s *Set) Static(ctx context.Context, members []Member, advertise string, li
 	return nil
 }
 
-// Follow keeps the cluster as DNS says until ctx ends. While this node can't find itself in the list it has no view.
+// Follow keeps the cluster as DNS says until ctx ends. While this node can't find itself in the list it is an outsider:
+// not ready, but what it is asked all the same is counted by those who own it.
 func (s *Set) Follow(ctx context.Context, srv *SRV, every time.Duration, advertise string, listen netip.AddrPort) {
 	state := Discovery{Source: srv.name}
 	s.discovery.Store(new(state))
@@ -41,18 +42,19 @@ func (s *Set) Follow(ctx context.Context, srv *SRV, every time.Duration, adverti
 		failedNow = true
 	}
 	var last []Member
-	set := func(members []Member) {
-		if !slices.EqualFunc(members, last, Member.Equal) || s.View() == nil {
+	set := func(members []Member) bool {
+		if !slices.EqualFunc(members, last, Member.Equal) || s.self() == "" {
 			self, err := Self(ctx, members, advertise, listen)
 			if err != nil {
 				failed(err)
 				// A name of this node's own that isn't found just now is no reason to leave, while the list has it.
 				if self = s.self(); !slices.ContainsFunc(members, func(m Member) bool { return m.Name == self }) {
-					s.forget()
-					return
+					self = ""
 				}
 			}
-			s.Update(self, members)
+			if self != "" || !slices.EqualFunc(members, last, Member.Equal) {
+				s.Update(self, members)
+			}
 			last = members
 		}
 		state.At = time.Now().UnixMilli()
@@ -60,6 +62,7 @@ func (s *Set) Follow(ctx context.Context, srv *SRV, every time.Duration, adverti
 			state.Error, state.Failed = "", 0
 		}
 		s.discovery.Store(new(state))
+		return s.self() != ""
 	}
 	lookup := func(ctx context.Context) ([]Member, error) {
 		failedNow = false

@@ -79,8 +79,8 @@ func New(o Options) *Set {
 // View gives the present view; nil while this node doesn't know its place. Whoever decides on several items takes it once.
 func (s *Set) View() *View { return s.view.Load() }
 
-// Update makes a list of nodes the cluster, in which this node is called self. Peers that stay keep their connections and
-// their health. It panics if self is not in the list.
+// Update makes a list of nodes the cluster, in which this node is called self; with "" it is an outsider, which asks them
+// all and counts nothing. Peers that stay keep their connections and their health. It panics if self is not in the list.
 func (s *Set) Update(self string, members []Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Set) Update(self string, members []Member) {
 	for i := range members {
 		names[i] = members[i].Name
 	}
-	if !slices.Contains(names, self) {
+	if self != "" && !slices.Contains(names, self) {
 		panic("peers.Set.Update: " + self + " is not in the list")
 	}
 	old := s.view.Load()
@@ -108,13 +108,6 @@ func (s *Set) Update(self string, members []Member) {
 	s.headers.Store(s.newHeader(v))
 	s.replaceLocked(v)
 	s.options.Log.Info().Str("self", self).Strs("nodes", v.Names()).Str("ring", v.Fingerprint()).Msg("the list of nodes")
-}
-
-// forget leaves this node without a view: it is not in the list that others have.
-func (s *Set) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.replaceLocked(nil)
 }
 
 // replaceLocked makes v the view, and drops the peers that are not in it.
@@ -215,7 +208,7 @@ func (s *Set) probe(p *Peer) {
 // prepareStandIns makes the ring without p while nobody waits for it yet.
 func (s *Set) prepareStandIns(p *Peer) {
 	if v := s.View(); v.peer(p.name) == p {
-		v.without(v.away(p))
+		v.standIn(0, p)
 	}
 }
 
@@ -266,7 +259,7 @@ func (o *Options) transport(p *Peer) http.RoundTripper {
 
 // dial connects to the first of p's addresses that answers.
 func (p *Peer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: p.set.options.Timeout}
+	dialer := net.Dialer{Timeout: p.set.options.Timeout / 2} // which leaves time to ask a stand-in
 	addrs := p.addrs.Load()
 	if addrs == nil {
 		return dialer.DialContext(ctx, network, addr)

@@ -20,14 +20,14 @@ type View struct {
 	standIns map[string][]*Peer // owners without some nodes, by their names
 }
 
-// Self gives this node's name.
+// Self gives this node's name; "" if it is an outsider.
 func (v *View) Self() string { return v.self }
 
 // Names gives the names of all nodes, sorted. They must not be changed.
 func (v *View) Names() []string { return v.ring.Nodes() }
 
-// Nodes gives the number of nodes, this one included.
-func (v *View) Nodes() int { return len(v.peers) + 1 }
+// Nodes gives the number of nodes in the list.
+func (v *View) Nodes() int { return len(v.ring.Nodes()) }
 
 // Fingerprint is that of the ring.
 func (v *View) Fingerprint() string { return v.ring.Fingerprint() }
@@ -47,8 +47,15 @@ func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 // StandIn gives who counts for a limit while its owner is away; nil is this node.
 func (v *View) StandIn(id []byte, owner *Peer) *Peer { return v.standIn(ring.Partition(id), owner) }
 
-// standIn gives the owner in the ring without all that are away. So only the limits of those that are away move.
-func (v *View) standIn(partition int, owner *Peer) *Peer { return v.without(v.away(owner))[partition] }
+// standIn gives the owner in the ring without all that are away. So only the limits of those that are away move. An
+// outsider counts when nobody else is left.
+func (v *View) standIn(partition int, owner *Peer) *Peer {
+	away := v.away(owner)
+	if len(away) == v.Nodes() {
+		return nil
+	}
+	return v.without(away)[partition]
+}
 
 // away gives the names of all peers that are away, sorted, and of one that is taken to be.
 func (v *View) away(one *Peer) []string {

@@ -42,10 +42,7 @@ func (s *Server) decide(ctx context.Context, x *exchange) {
 // groups of their peers.
 func (s *Server) route(x *exchange, i int, view *peers.View) {
 	r := &x.requests[i]
-	self := s.owner
-	if view != nil {
-		self = view.Self()
-	}
+	self := s.name(view)
 	if err := s.limiter.Validate(r); err != nil {
 		x.results[i] = limits.Result{Error: err.Error(), Metadata: limits.Metadata{Owner: self}}
 		return
@@ -171,7 +168,7 @@ func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *pe
 	}
 	s.metrics.standIns.Add(len(g.places))
 	for _, place := range g.places {
-		x.results[place] = s.count(&x.requests[place], view.Self(), string(peers.ErrUnreachable))
+		x.results[place] = s.count(&x.requests[place], s.name(view), string(peers.ErrUnreachable))
 	}
 }
 
@@ -203,17 +200,23 @@ func (s *Server) settle(x *exchange, places []int, view *peers.View, err error) 
 		return // decided; or the client has gone, and nobody reads this
 	}
 	var rejection *peers.Rejection
-	var failure peers.Failure
+	failure := peers.ErrBroken
+	errors.As(err, &failure)
 	for _, place := range places {
-		switch {
-		case errors.As(err, &rejection):
-			x.results[place] = limits.Result{Error: rejection.Error(), Metadata: limits.Metadata{Owner: view.Self()}}
-		case errors.As(err, &failure):
-			x.results[place] = s.degrade(&x.requests[place], view.Self(), string(failure))
-		default:
-			x.results[place] = s.degrade(&x.requests[place], view.Self(), string(peers.ErrBroken))
+		if errors.As(err, &rejection) {
+			x.results[place] = limits.Result{Error: rejection.Error(), Metadata: limits.Metadata{Owner: s.name(view)}}
+		} else {
+			x.results[place] = s.degrade(&x.requests[place], s.name(view), string(failure))
 		}
 	}
+}
+
+// name is how this node is called in answers: as the list spells it, or as it would call itself.
+func (s *Server) name(view *peers.View) string {
+	if view == nil || view.Self() == "" {
+		return s.owner
+	}
+	return view.Self()
 }
 
 // count counts an item here.

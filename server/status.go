@@ -43,7 +43,7 @@ func (s *Server) place() (nodes int, known bool) {
 	if view == nil {
 		return 0, false
 	}
-	return view.Nodes(), true
+	return view.Nodes(), view.Self() != ""
 }
 
 // handlePeers shows the cluster as this node sees it.
@@ -56,7 +56,7 @@ func (s *Server) handlePeers(w http.ResponseWriter, r *http.Request) {
 	}{Self: s.owner, Nodes: []peers.Status{}}
 	if s.peers != nil {
 		if view := s.peers.View(); view != nil {
-			answer.Self, answer.Ring, answer.Nodes = view.Self(), view.Fingerprint(), view.Status()
+			answer.Self, answer.Ring, answer.Nodes = s.name(view), view.Fingerprint(), view.Status()
 		}
 		answer.Discovery = s.peers.Discovery()
 	}

@@ -346,3 +346,43 @@ func TestPeersNeverForward(t *testing.T) {
 		t.Error("nobody noticed that the lists differ")
 	}
 }
+
+// TestAnOutsiderForwards takes a node off the list that it gets itself, as happens to one that is about to stop: what it is
+// asked is still counted by the owners, so nobody gets a second budget.
+func TestAnOutsiderForwards(t *testing.T) {
+	c := startCluster(t, 3)
+	outsider := c.nodes[2]
+	var list []peers.Member
+	for _, n := range c.nodes[:2] {
+		list = append(list, peers.Member{Name: n.name})
+	}
+	for _, n := range c.nodes[:2] {
+		n.peers.Update(n.name, list)
+	}
+	outsider.peers.Update("", list)
+	for _, n := range c.nodes[:2] {
+		key := c.keysOf(n, 1)[0]
+		n.check(t, item(key, "hits", 10))
+		if r := outsider.check(t, item(key))[0]; r.Status != "OVER_LIMIT" || r.Metadata["owner"] != n.name {
+			t.Errorf("an exhausted limit at an outsider: %s", describe(r))
+		}
+	}
+	resp, err := http.Get(outsider.url + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("an outsider's /readyz is %d", resp.StatusCode)
+	}
+	// With nobody left to ask it counts by itself, and says so.
+	for _, n := range c.nodes[:2] {
+		c.wires.set(outsider, n, cut)
+	}
+	for i := range 10 {
+		r := outsider.check(t, item(fmt.Sprint("alone-", i)))[0]
+		if r.Status != "OK" || r.Metadata["degraded"] == "" || r.Metadata["owner"] != outsider.name {
+			t.Errorf("with nobody left: %s", describe(r))
+		}
+	}
+}
