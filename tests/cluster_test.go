@@ -55,7 +55,7 @@ func (c *cluster) add(t *testing.T, settings ...setting) *node {
 	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
 		return &wire{c.wires, name, to, real}
 	}}
-	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), PeerTimeout: time.Minute}
+	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), Owner: name, PeerTimeout: time.Minute}
 	for _, set := range settings {
 		set(len(c.nodes), &po, &so)
 	}
