@@ -23,9 +23,6 @@ func newClock() *clock {
 func (c *clock) now() time.Time      { return time.Unix(0, c.ns.Load()) }
 func (c *clock) add(d time.Duration) { c.ns.Add(int64(d)) }
 
-// ms is the time in Unix milliseconds.
-func (c *clock) ms() int64 { return c.now().UnixMilli() }
-
 func eachAlgorithm(t *testing.T, test func(t *testing.T, a limits.Algorithm)) {
 	t.Helper()
 	for a := limits.TokenBucket; a <= limits.SlidingWindow; a++ {

@@ -236,10 +236,10 @@ func TestReadRequestsRefuses(t *testing.T) {
 		`{"rate_limits":[{"name":1}]}`:           {"rate_limits[0].name: a number where a string is expected"},
 		`{"rate_limits":[{"unique_key":false}]}`: {"rate_limits[0].unique_key: false where a string is expected"},
 		item(`"time_zone":0`):                    {"rate_limits[0].time_zone: a number"},
-		item(`"algorithm":{}`):                   {"rate_limits[0].algorithm: an object where "},
+		item(`"algorithm":{}`):                   {"rate_limits[0].algorithm: an object where a name or a number is expected"},
 		item(`"algorithm":[0]`):                  {"rate_limits[0].algorithm: a list"},
 		item(`"algorithm":true`):                 {"rate_limits[0].algorithm: true"},
-		item(`"behavior":{}`):                    {"rate_limits[0].behavior: an object"},
+		item(`"behavior":{}`):                    {"rate_limits[0].behavior: an object where a name, a list of names or a number is expected"},
 		item(`"behavior":["GLOBAL",2]`):          {"rate_limits[0].behavior[1]: a number where a string is expected"},
 		item(`"behavior":[["GLOBAL"]]`):          {"rate_limits[0].behavior[0]: a list"},
 
@@ -309,7 +309,7 @@ func TestReadRequestsCounts(t *testing.T) {
 	if got, err := limits.ReadRequests(nil, message(1000)); err != nil || len(got) != 1000 {
 		t.Errorf("1,000 items: %d, %v", len(got), err)
 	}
-	if _, err := limits.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "rate_limits[999]") {
+	if _, err := limits.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
 		t.Errorf("1,001 items: %v", err)
 	}
 	// What is there already belongs to other messages.

@@ -330,20 +330,28 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A limit whose duration became shorter, or whose hits were given back, runs out earlier than was known when it was new. That
-// is found out within a minute.
+// A limit may run out earlier than was known when it was new.
 func TestSweepAfterNewTerms(t *testing.T) {
 	c := newClock()
 	l := limits.New(10, c.now)
-	r := minute(limits.TokenBucket, "key")
-	r.Duration = 3_600_000
-	l.Check(r)
+	token, leaky := minute(limits.TokenBucket, "token"), minute(limits.LeakyBucket, "leaky")
+	token.Duration, leaky.Duration, leaky.Hits = 3_600_000, 3_600_000, 10
+	l.Check(token)
+	l.Check(leaky)
 	l.Sweep()
-	r.Duration = 1000
-	l.Check(r)
+	token.Duration = 1000
+	l.Check(token)
+	c.add(time.Second)
+	if l.Sweep(); l.Stats().Entries != 1 {
+		t.Errorf("a limit whose duration became shorter is still held: %+v", l.Stats())
+	}
+
+	// Where hits were given back, a sweep finds it out within a minute.
+	leaky.Limit, leaky.Burst, leaky.Hits = 3_600_000, 10, -9
+	l.Check(leaky)
 	c.add(time.Minute)
 	if l.Sweep(); l.Stats().Entries != 0 {
-		t.Errorf("after a minute there is still %+v", l.Stats())
+		t.Errorf("a limit that got hits back is still held after a minute: %+v", l.Stats())
 	}
 }
 

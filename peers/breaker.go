@@ -19,7 +19,7 @@ const (
 type breaker struct {
 	mu          sync.Mutex // guards all below
 	failing     int        // failures since the last answer
-	since       time.Time  // of the first of them
+	since       time.Time  // of the first of them in a row without a long pause
 	last        time.Time  // of the last of them
 	isDown      bool
 	isOut       bool
@@ -44,11 +44,8 @@ func (b *breaker) failed(now time.Time, unreachable bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.publishLocked()
-	if !b.isDown && now.Sub(b.last) >= silenceToOut {
-		b.failing = 0 // in between nobody asked, so that silence says nothing
-	}
-	if b.failing++; b.failing == 1 {
-		b.since = now
+	if b.failing++; b.failing == 1 || !b.isDown && now.Sub(b.last) >= silenceToOut {
+		b.since = now // nobody asked in between, so that silence says nothing
 	}
 	b.last = now
 	b.unreachable = unreachable
