@@ -6,8 +6,11 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // benchRequest is a check of an everyday limit, with a key of 40 bytes.
@@ -15,20 +18,48 @@ func benchRequest(a Algorithm, key string) Request {
 	return Request{Name: "requests", UniqueKey: key, Hits: 1, Limit: 1e9, Duration: 3_600_000, Algorithm: a}
 }
 
-func benchKeys(n int) []string {
+// benchKeys makes n keys in a random order, each in memory of its own. With another seed they are the same keys in another
+// order, as if read from other messages.
+func benchKeys(n int, seed uint64) []string {
 	keys := make([]string, n)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("tenant-7f3a9c04:user-session-id%09d", i)
+	for i, k := range rand.New(rand.NewPCG(seed, 0)).Perm(n) {
+		keys[i] = fmt.Sprintf("tenant-7f3a9c04:user-session-id%09d", k)
 	}
-	rand.New(rand.NewPCG(1, 2)).Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	return keys
+}
+
+// BenchmarkFloor does what no check can do without: a bare LRU, found and put back under one lock, and the time.
+func BenchmarkFloor(b *testing.B) {
+	for name, n := range map[string]int{"one key": 1, "million keys": million} {
+		b.Run(name, func(b *testing.B) {
+			var mu sync.Mutex
+			lru, err := simplelru.NewLRU[string, *state](n, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, key := range benchKeys(n, 1) {
+				lru.Add(key, new(state))
+			}
+			keys := benchKeys(n, 2)
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				mu.Lock()
+				state, _ := lru.Get(keys[i%n])
+				state.stamp = time.Now().UnixNano()
+				lru.Add(keys[i%n], state)
+				mu.Unlock()
+				i++
+			}
+		})
+	}
 }
 
 func BenchmarkCheckOneKey(b *testing.B) {
 	for a := range Algorithm(algorithms) {
 		b.Run(a.String(), func(b *testing.B) {
 			l := New(1000, time.Now)
-			r := benchRequest(a, benchKeys(1)[0])
+			r := benchRequest(a, benchKeys(1, 1)[0])
 			l.Check(r)
 			b.ReportAllocs()
 			for b.Loop() {
@@ -40,7 +71,7 @@ func BenchmarkCheckOneKey(b *testing.B) {
 
 func BenchmarkCheckOneKeyParallel(b *testing.B) {
 	l := New(1000, time.Now)
-	r := benchRequest(TokenBucket, benchKeys(1)[0])
+	r := benchRequest(TokenBucket, benchKeys(1, 1)[0])
 	l.Check(r)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
@@ -62,8 +93,8 @@ func filled(keys []string) *Limiter {
 }
 
 func BenchmarkCheckMillionKeys(b *testing.B) {
-	keys := benchKeys(million)
-	l := filled(keys)
+	l := filled(benchKeys(million, 1))
+	keys := benchKeys(million, 2)
 	i := 0
 	b.ReportAllocs()
 	for b.Loop() {
@@ -73,9 +104,10 @@ func BenchmarkCheckMillionKeys(b *testing.B) {
 }
 
 func BenchmarkCheckMillionKeysParallel(b *testing.B) {
-	keys := benchKeys(million)
-	l := filled(keys)
+	l := filled(benchKeys(million, 1))
+	keys := benchKeys(million, 2)
 	b.ReportAllocs()
+	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := rand.IntN(million); pb.Next(); i++ {
 			l.Check(benchRequest(TokenBucket, keys[i%million]))
@@ -85,7 +117,7 @@ func BenchmarkCheckMillionKeysParallel(b *testing.B) {
 
 // BenchmarkMemory reports the heap that one live key takes, its own bytes included.
 func BenchmarkMemory(b *testing.B) {
-	keys := benchKeys(million)
+	keys := benchKeys(million, 1)
 	for b.Loop() {
 		before := heap()
 		l := filled(keys)
@@ -105,7 +137,7 @@ func heap() uint64 {
 }
 
 func BenchmarkSweepMillionKeys(b *testing.B) {
-	l := filled(benchKeys(million))
+	l := filled(benchKeys(million, 1))
 	for b.Loop() {
 		for i := range l.shards {
 			l.shards[i].due = 0
@@ -119,7 +151,7 @@ func BenchmarkSweepMillionKeys(b *testing.B) {
 // reader knows.
 func BenchmarkReadRequests(b *testing.B) {
 	var requests []Request
-	for _, key := range benchKeys(MaxItems) {
+	for _, key := range benchKeys(MaxItems, 1) {
 		requests = append(requests, benchRequest(LeakyBucket, key))
 	}
 	plain := AppendRequests(nil, requests)

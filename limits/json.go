@@ -258,21 +258,25 @@ func readMetadata(s source, m *Metadata) {
 	}
 }
 
-const (
-	messageStart = `{"rate_limits":[`
-	messageEnd   = "]}\n"
-)
-
 // AppendRequests appends the message of some requests, which are valid.
 func AppendRequests(dst []byte, requests []Request) []byte {
-	dst = append(dst, messageStart...)
-	for i := range requests {
+	return appendMessage(dst, requests, appendRequest)
+}
+
+// AppendResults appends the message that answers a message of requests.
+func AppendResults(dst []byte, results []Result) []byte {
+	return appendMessage(dst, results, appendResult)
+}
+
+func appendMessage[Item any](dst []byte, items []Item, one func([]byte, *Item) []byte) []byte {
+	dst = append(dst, `{"rate_limits":[`...)
+	for i := range items {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendRequest(dst, &requests[i])
+		dst = one(dst, &items[i])
 	}
-	return append(dst, messageEnd...)
+	return append(dst, "]}\n"...)
 }
 
 func appendRequest(dst []byte, r *Request) []byte {
@@ -294,18 +298,6 @@ func appendRequest(dst []byte, r *Request) []byte {
 		dst = appendText(append(dst, `,"time_zone":`...), r.TimeZone)
 	}
 	return append(dst, '}')
-}
-
-// AppendResults appends the message that answers a message of requests.
-func AppendResults(dst []byte, results []Result) []byte {
-	dst = append(dst, messageStart...)
-	for i := range results {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = appendResult(dst, &results[i])
-	}
-	return append(dst, messageEnd...)
 }
 
 func appendResult(dst []byte, r *Result) []byte {
