@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/rs/zerolog"
 
 	"weir/batching"
 	"weir/limits"
@@ -34,9 +35,10 @@ const (
 const MaxMessage = 4 << 20
 
 const (
-	batchBytes   = 512 << 10 // a batch takes no more items beyond this
-	batchFlights = 4         // batches on their way to one peer
-	maxWaiting   = 10_000    // items that gather for one peer, and items on their way to it by themselves
+	batchBytes    = 512 << 10 // a batch takes no more items beyond this
+	batchFlights  = 4         // batches on their way to one peer
+	singleFlights = 64        // groups by themselves: net/http hangs with more calls than HTTP/2 allows, which is 100 at first
+	maxWaiting    = 10_000    // items that wait to leave for one peer, in batches and as many by themselves
 )
 
 // A Failure is why a peer did not answer. Its text is the fixed word that callers get to see.
@@ -61,23 +63,32 @@ func (r *Rejection) Error() string { return "the owner refused this check: " + r
 
 // A Peer is another node. It is safe for concurrent use.
 type Peer struct {
-	name    string
-	set     *Set
-	addrs   atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
-	rt      http.RoundTripper
-	batches *batching.Batcher[limits.Request, limits.Result]
-	alone   atomic.Int64 // items on their way without a batch
-	health  breaker
-	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
-	stats   stats
+	name      string
+	set       *Set
+	addrs     atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
+	rt        http.RoundTripper
+	batches   *batching.Batcher[limits.Request, limits.Result]
+	singles   *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
+	health    breaker
+	heard     atomic.Pointer[string] // the ring's fingerprint that it last sent
+	gone      atomic.Bool            // it is no longer listed
+	cause     atomic.Pointer[error]  // of the last failure, in full
+	door      chan struct{}          // holds the call that makes the connection
+	connected atomic.Bool            // there is a connection, or was a moment ago
+	loud      zerolog.Logger         // for what must be seen, but not a thousand times a second
+	stats     stats
 }
 
 func newPeer(s *Set, name string) *Peer {
-	p := &Peer{name: name, set: s}
+	p := &Peer{name: name, set: s, door: make(chan struct{}, 1)}
+	p.loud = s.options.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	p.newStats(s.metrics)
 	p.rt = s.options.transport(p)
 	p.batches = batching.New(batching.Options{
 		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
+	}, messageBytes, p.send)
+	p.singles = batching.New(batching.Options{
+		Window: s.options.BatchWindow, Items: 1, Bytes: batchBytes, Flights: singleFlights, Waiting: maxWaiting,
 	}, messageBytes, p.send)
 	return p
 }
@@ -112,7 +123,7 @@ func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([
 	case p.health.down.Load():
 		err = ErrDown
 	case alone:
-		results, err = p.sendAlone(ctx, group)
+		results, err = p.singles.Do(ctx, group)
 	default:
 		results, err = p.batches.Do(ctx, group)
 	}
@@ -138,31 +149,6 @@ func (p *Peer) settle(err error) error {
 		return ErrBroken
 	}
 	return err
-}
-
-// sendAlone makes a call for one group. As in a batch, the end of ctx ends the wait but not the call.
-func (p *Peer) sendAlone(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
-	n := int64(len(group))
-	if p.alone.Add(n) > maxWaiting {
-		p.alone.Add(-n)
-		return nil, ErrBusy
-	}
-	type outcome struct {
-		results []limits.Result
-		err     error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		defer p.alone.Add(-n)
-		results, err := p.send(group)
-		done <- outcome{results, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case o := <-done:
-		return o.results, o.err
-	}
 }
 
 // send makes one call, in the time that a call may take, and draws the conclusions about the peer's health.
@@ -193,12 +179,17 @@ func (p *Peer) conclude(err error) {
 func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.set.options.Timeout)
 	defer cancel()
+	defer func() {
+		if p.gone.Load() {
+			p.closeIdle()
+		}
+	}()
 	message := limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group)
 	start := time.Now()
-	answer, err := p.post(ctx, message)
+	answer, err := p.postInTurn(ctx, message)
 	if err != nil && unprocessed(err) {
 		p.stats.repeated.Inc()
-		answer, err = p.post(ctx, message)
+		answer, err = p.postInTurn(ctx, message)
 	}
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
@@ -211,9 +202,28 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	if err != nil || len(results) != len(group) {
 		p.set.options.Log.Warn().Str("peer", p.name).AnErr("error", err).Int("items", len(group)).Int("results", len(results)).
 			Msg("a peer's answer makes no sense")
+		p.cause.Store(new(error(ErrBroken)))
 		return nil, ErrBroken
 	}
 	return results, nil
+}
+
+// postInTurn is post, for one call after the other while there is no connection: net/http would dial for each of them, and
+// then close all connections but one.
+func (p *Peer) postInTurn(ctx context.Context, message []byte) ([]byte, error) {
+	if !p.connected.Load() {
+		select {
+		case p.door <- struct{}{}:
+			if p.connected.Load() {
+				<-p.door
+			} else {
+				defer func() { <-p.door }()
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return p.post(ctx, message)
 }
 
 // errNoConnection marks that a request had no connection to go out on.
@@ -230,6 +240,7 @@ func (p *Peer) post(ctx context.Context, message []byte) ([]byte, error) {
 	req.GetBody = nil // net/http would repeat more than is safe
 	req.Header = *p.set.headers.Load()
 	resp, err := p.rt.RoundTrip(req)
+	p.connected.Store(err == nil || connected && ctx.Err() != nil)
 	if err != nil {
 		if !connected {
 			err = fmt.Errorf("%w: %w", errNoConnection, err)
@@ -278,7 +289,7 @@ func (p *Peer) classify(err error) error {
 	case errors.As(err, &status):
 		switch int(status) {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			level, failure = p.set.loud.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
+			level, failure = p.loud.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
 		case http.StatusServiceUnavailable:
 			failure = ErrRefused
 		}
@@ -287,6 +298,7 @@ func (p *Peer) classify(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		failure = ErrTimeout
 	}
+	p.cause.Store(&err)
 	level.Str("peer", p.name).Str("failure", string(failure)).Err(err).Msg("a call to a peer failed")
 	return failure
 }
@@ -297,10 +309,11 @@ func isTimeout(err error) bool {
 }
 
 // unprocessed says whether the peer surely hasn't looked at the request. net/http says so only in words: it would repeat
-// the request itself (the peer refused the stream, or said goodbye before it), but has no second copy of the body.
+// the request itself, but has no second copy of the body. The peer refused the stream, or said goodbye before it; or the
+// connection was gone when the request's turn came.
 func unprocessed(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "cannot retry err") &&
+	return strings.Contains(text, "cannot rewind body after connection loss") || strings.Contains(text, "cannot retry err") &&
 		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
 }
 
@@ -316,9 +329,14 @@ func (p *Peer) hear(h http.Header) {
 	p.set.Heard(p.name, h)
 }
 
-// close ends what the peer holds. Calls on their way end by themselves.
+// close ends what the peer holds. Calls on their way end by themselves, and the last of them ends the connection.
 func (p *Peer) close() {
 	p.stats.drop(p.set.metrics)
+	p.gone.Store(true)
+	p.closeIdle()
+}
+
+func (p *Peer) closeIdle() {
 	if c, ok := p.rt.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

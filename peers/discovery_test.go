@@ -2,262 +2,23 @@ package peers
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"weir/tests/dnstest"
 )
-
-// Of DNS, what the tests need.
-const (
-	dnsA, dnsAAAA, dnsSRV                = 1, 28, 33
-	dnsFormErr, dnsServFail, dnsNXDomain = 1, 2, 3
-)
-
-// A dnsReply is how a dnsServer answers one question.
-type dnsReply struct {
-	records   [][]byte // the data of each
-	code      byte
-	truncated bool
-	garbage   []byte // the whole message, if not nil
-	silent    bool   // nothing comes, and the connection stays open
-}
-
-// A dnsServer is a DNS server on loopback that says what it is told to. Over UDP it hands out three random records and
-// doesn't say that there are more. It ends with its test, and fails it if somebody asked over UDP.
-type dnsServer struct {
-	addr  string
-	asked chan string // each question over TCP, if not nil
-
-	mu      sync.Mutex
-	replies map[string]dnsReply // by question, as in "33 _weir._tcp.test."; guarded by mu
-	udp     int                 // questions over UDP; guarded by mu
-	open    int                 // connections that the client hasn't closed; guarded by mu
-	idle    sync.Cond           // open is 0
-}
 
 const testService = "_weir._tcp.cluster.test"
-
-func startDNS(t *testing.T) *dnsServer {
-	t.Helper()
-	d := &dnsServer{replies: make(map[string]dnsReply)}
-	d.idle.L = &d.mu
-	tcp, udp := listenDNS(t)
-	d.addr = tcp.Addr().String()
-	var wg sync.WaitGroup
-	wg.Go(func() { d.serveTCP(tcp) })
-	wg.Go(func() { d.serveUDP(udp) })
-	t.Cleanup(func() {
-		tcp.Close()
-		udp.Close()
-		wg.Wait()
-		d.wait()
-		if d.udp > 0 {
-			t.Errorf("%d questions came over UDP", d.udp)
-		}
-	})
-	return d
-}
-
-// listenDNS finds a port that is free for both.
-func listenDNS(t *testing.T) (net.Listener, net.PacketConn) {
-	t.Helper()
-	var last error
-	for range 20 {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		udp, err := net.ListenPacket("udp", tcp.Addr().String())
-		if err == nil {
-			return tcp, udp
-		}
-		last = err
-		tcp.Close()
-	}
-	t.Fatal(last)
-	return nil, nil
-}
-
-// wait returns when no connection is open, and so not at all if Lookup forgot to close one.
-func (d *dnsServer) wait() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for d.open > 0 {
-		d.idle.Wait()
-	}
-}
-
-func (d *dnsServer) serveTCP(ln net.Listener) {
-	for {
-		c, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		d.mu.Lock()
-		d.open++
-		d.mu.Unlock()
-		go func() {
-			d.serveConn(c)
-			c.(*net.TCPConn).SetLinger(0) // the client has closed: leave no port waiting behind
-			c.Close()
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if d.open--; d.open == 0 {
-				d.idle.Broadcast()
-			}
-		}()
-	}
-}
-
-// serveConn answers one question and stays until the client goes.
-func (d *dnsServer) serveConn(c net.Conn) {
-	var length [2]byte
-	if _, err := io.ReadFull(c, length[:]); err != nil {
-		return
-	}
-	query := make([]byte, binary.BigEndian.Uint16(length[:]))
-	if _, err := io.ReadFull(c, query); err != nil {
-		return
-	}
-	d.mu.Lock()
-	reply, ok := d.replies[question(query)]
-	d.mu.Unlock()
-	if d.asked != nil {
-		d.asked <- question(query)
-	}
-	if !reply.silent {
-		message := reply.encode(query, ok)
-		c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
-	}
-	io.Copy(io.Discard, c)
-}
-
-func (d *dnsServer) serveUDP(c net.PacketConn) {
-	b := make([]byte, 1<<16)
-	for {
-		n, from, err := c.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		d.mu.Lock()
-		d.udp++
-		reply, ok := d.replies[question(b[:n])]
-		d.mu.Unlock()
-		records := slices.Clone(reply.records)
-		rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
-		reply.records = records[:min(3, len(records))]
-		c.WriteTo(reply.encode(b[:n], ok), from)
-	}
-}
-
-// questionEnd is where the one question of a query ends.
-func questionEnd(query []byte) int {
-	i := 12
-	for query[i] != 0 {
-		i += 1 + int(query[i])
-	}
-	return i + 5
-}
-
-// question gives type and name, in lower case, of what is asked.
-func question(query []byte) string {
-	var name strings.Builder
-	for i := 12; query[i] != 0; i += 1 + int(query[i]) {
-		name.Write(query[i+1 : i+1+int(query[i])])
-		name.WriteByte('.')
-	}
-	end := questionEnd(query)
-	return fmt.Sprint(binary.BigEndian.Uint16(query[end-4:]), " ", strings.ToLower(name.String()))
-}
-
-func (r dnsReply) encode(query []byte, known bool) []byte {
-	if r.garbage != nil {
-		return r.garbage
-	}
-	if !known {
-		r.code = dnsNXDomain
-	}
-	end := questionEnd(query)
-	message := append([]byte(nil), query[:2]...)
-	flags := 0x8580 | uint16(r.code) // an answer, authoritative, with recursion
-	if r.truncated {
-		flags |= 0x0200
-	}
-	for _, n := range []uint16{flags, 1, uint16(len(r.records)), 0, 0} {
-		message = binary.BigEndian.AppendUint16(message, n)
-	}
-	message = append(message, query[12:end]...)
-	for _, data := range r.records {
-		message = append(message, 0xc0, 12) // the name in the question
-		message = append(message, query[end-4:end]...)
-		message = append(message, 0, 0, 0, 0) // its time to live
-		message = binary.BigEndian.AppendUint16(message, uint16(len(data)))
-		message = append(message, data...)
-	}
-	return message
-}
-
-// set has the server answer questions of that type for name, without the final dot.
-func (d *dnsServer) set(kind int, name string, r dnsReply) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.replies[fmt.Sprint(kind, " ", strings.ToLower(name), ".")] = r
-}
-
-// serve has the server list targets, each host:port.
-func (d *dnsServer) serve(targets ...string) { d.set(dnsSRV, testService, srvReply(targets...)) }
-
-// host gives a name addresses; without any, it exists and has none.
-func (d *dnsServer) host(name string, addrs ...string) {
-	var v4, v6 dnsReply
-	for _, text := range addrs {
-		a := netip.MustParseAddr(text)
-		if a.Is4() {
-			v4.records = append(v4.records, a.AsSlice())
-		} else {
-			v6.records = append(v6.records, a.AsSlice())
-		}
-	}
-	d.set(dnsA, name, v4)
-	d.set(dnsAAAA, name, v6)
-}
-
-// fail has the server not know the addresses of a name for now.
-func (d *dnsServer) fail(name string) {
-	d.set(dnsA, name, dnsReply{code: dnsServFail})
-	d.set(dnsAAAA, name, dnsReply{code: dnsServFail})
-}
-
-func srvReply(targets ...string) dnsReply {
-	var r dnsReply
-	for _, t := range targets {
-		i := strings.LastIndexByte(t, ':')
-		var port uint16
-		fmt.Sscan(t[i+1:], &port)
-		data := []byte{0, 1, 0, byte(len(r.records) % 5)} // priority, weight
-		data = binary.BigEndian.AppendUint16(data, port)
-		for label := range strings.SplitSeq(strings.Trim(t[:i], "."), ".") {
-			if label != "" {
-				data = append(append(data, byte(len(label))), label...)
-			}
-		}
-		r.records = append(r.records, append(data, 0))
-	}
-	return r
-}
 
 // spell writes members as one line: "a:1=10.0.0.1:1,[::1]:1 b:2=".
 func spell(t *testing.T, members []Member) string {
@@ -382,11 +143,11 @@ func TestMemberEqual(t *testing.T) {
 
 // Nothing outside of that server is asked, neither for the list nor for the addresses: the names exist only there.
 func TestLookup(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.2", "10.0.0.1", "10.0.0.2")
-	d.host("b.node.test", "2001:db8::1", "10.0.0.3")
-	d.host("six.node.test", "2001:db8::6")
-	d.host("0a000001.addr.dc1.consul", "10.0.0.1")
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.2", "10.0.0.1", "10.0.0.2")
+	d.Host("b.node.test", "2001:db8::1", "10.0.0.3")
+	d.Host("six.node.test", "2001:db8::6")
+	d.Host("0a000001.addr.dc1.consul", "10.0.0.1")
 	for _, test := range []struct {
 		name    string
 		targets []string
@@ -403,12 +164,12 @@ func TestLookup(t *testing.T) {
 			"0a000001.addr.dc1.consul:20000=10.0.0.1:20000"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			d.serve(test.targets...)
+			d.Serve(testService, test.targets...)
 			for _, name := range []string{testService, testService + "."} {
-				first := expect(t, NewSRV(name, d.addr), test.want, "")
+				first := expect(t, NewSRV(name, d.Addr), test.want, "")
 				slices.Reverse(test.targets)
-				d.serve(test.targets...)
-				second := expect(t, NewSRV(name, d.addr), test.want, "")
+				d.Serve(testService, test.targets...)
+				second := expect(t, NewSRV(name, d.Addr), test.want, "")
 				if !slices.EqualFunc(first, second, Member.Equal) {
 					t.Error("the order of the answer shows in the list")
 				}
@@ -418,16 +179,16 @@ func TestLookup(t *testing.T) {
 }
 
 func TestLookupSkipsAnswersOverUDP(t *testing.T) {
-	d := startDNS(t)
+	d := dnstest.Start(t)
 	var targets, want []string
 	for i := range 5 {
 		host := fmt.Sprintf("n%d.node.test", i)
-		d.host(host, fmt.Sprintf("10.0.0.%d", i))
+		d.Host(host, fmt.Sprintf("10.0.0.%d", i))
 		targets = append(targets, host+":80")
 		want = append(want, fmt.Sprintf("%s:80=10.0.0.%d:80", host, i))
 	}
-	d.serve(targets...)
-	s := NewSRV(testService, d.addr)
+	d.Serve(testService, targets...)
+	s := NewSRV(testService, d.Addr)
 	for range 20 {
 		expect(t, s, strings.Join(want, " "), "")
 	}
@@ -435,64 +196,62 @@ func TestLookupSkipsAnswersOverUDP(t *testing.T) {
 	// This is what it is spared.
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		var dialer net.Dialer
-		return dialer.DialContext(ctx, network, d.addr)
+		return dialer.DialContext(ctx, network, d.Addr)
 	}}
 	_, records, err := r.LookupSRV(context.Background(), "", "", testService+".")
 	if len(records) != 3 || err != nil {
 		t.Errorf("over UDP: got %d records, %v", len(records), err)
 	}
-	d.mu.Lock()
-	d.udp = 0
-	d.mu.Unlock()
+	d.TakeUDP()
 }
 
 // An answer that says nothing for sure leaves the list alone, and the next good one counts.
 func TestLookupWithoutList(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		reply dnsReply
+		reply dnstest.Reply
 		want  string
 	}{
-		{"server failure", dnsReply{code: dnsServFail}, "server misbehaving"},
-		{"format error", dnsReply{code: dnsFormErr}, "server misbehaving"},
-		{"no such name", dnsReply{code: dnsNXDomain}, "no service records"},
-		{"empty", dnsReply{}, "no service records"},
-		{"empty and cut short", dnsReply{truncated: true}, "no service records"},
-		{"garbage", dnsReply{garbage: []byte("\x17\x03\x03 this is not DNS at all")}, "cannot unmarshal DNS message"},
-		{"nothing", dnsReply{garbage: []byte{}}, "cannot unmarshal DNS message"},
-		{"not an answer", dnsReply{garbage: make([]byte, 600)}, "cannot unmarshal DNS message"},
-		{"half a record", dnsReply{records: [][]byte{{0, 1, 0}}}, "cannot unmarshal DNS message"},
-		{"only malformed targets", srvReply("a b.node.test:1", "-.node.test:2"), "some targets in the answer are no host names"},
-		{"only addresses for targets", srvReply("10.0.0.1:1", "2001:db8::1:2"), "some targets in the answer are no host names"},
-		{"no such service", srvReply(".:1"), "1 of 1 records have no target or no port"},
-		{"only ports 0", srvReply("a.node.test:0", "b.node.test:0"), "2 of 2 records have no target or no port"},
-		{"silence", dnsReply{silent: true}, "no answer in time"},
+		{"server failure", dnstest.Reply{Code: dnstest.ServFail}, "server misbehaving"},
+		{"format error", dnstest.Reply{Code: dnstest.FormErr}, "server misbehaving"},
+		{"no such name", dnstest.Reply{Code: dnstest.NXDomain}, "no service records"},
+		{"empty", dnstest.Reply{}, "no service records"},
+		{"empty and cut short", dnstest.Reply{Truncated: true}, "no service records"},
+		{"garbage", dnstest.Reply{Garbage: []byte("\x17\x03\x03 this is not DNS at all")}, "cannot unmarshal DNS message"},
+		{"nothing", dnstest.Reply{Garbage: []byte{}}, "cannot unmarshal DNS message"},
+		{"not an answer", dnstest.Reply{Garbage: make([]byte, 600)}, "cannot unmarshal DNS message"},
+		{"half a record", dnstest.Reply{Records: [][]byte{{0, 1, 0}}}, "cannot unmarshal DNS message"},
+		{"only malformed targets", dnstest.Targets("a b.node.test:1", "-.node.test:2"), "some targets in the answer are no host names"},
+		{"only addresses for targets", dnstest.Targets("10.0.0.1:1", "2001:db8::1:2"), "some targets in the answer are no host names"},
+		{"no such service", dnstest.Targets(".:1"), "1 of 1 records have no target or no port"},
+		{"only ports 0", dnstest.Targets("a.node.test:0", "b.node.test:0"), "2 of 2 records have no target or no port"},
+		{"silence", dnstest.Reply{Silent: true}, "no answer in time"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			d := startDNS(t)
-			d.host("a.node.test", "10.0.0.1")
-			d.host("b.node.test", "10.0.0.2")
-			s := NewSRV(testService, d.addr)
-			if test.reply.silent {
+			d := dnstest.Start(t)
+			d.Host("a.node.test", "10.0.0.1")
+			d.Host("b.node.test", "10.0.0.2")
+			s := NewSRV(testService, d.Addr)
+			if test.reply.Silent {
 				s.timeout = 50 * time.Millisecond // for an answer that never comes
 			}
-			wantErr := "lookup " + testService + " on " + d.addr + ": " + test.want
+			wantErr := "lookup " + testService + " on " + d.Addr + ": " + test.want
 
-			d.set(dnsSRV, testService, test.reply)
+			d.Set(dnstest.SRV, testService, test.reply)
 			expect(t, s, "", wantErr) // at first
 			s.timeout = lookupTimeout
-			d.serve("a.node.test:1", "b.node.test:1")
+			d.Serve(testService, "a.node.test:1", "b.node.test:1")
 			both := "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1"
 			expect(t, s, both, "")
 
-			if test.reply.silent {
+			if test.reply.Silent {
 				s.timeout = 50 * time.Millisecond
 			}
-			d.set(dnsSRV, testService, test.reply)
+			d.Set(dnstest.SRV, testService, test.reply)
 			expect(t, s, "", wantErr) // later
 			s.timeout = lookupTimeout
-			d.serve("b.node.test:1")
+			d.Serve(testService, "b.node.test:1")
 			expect(t, s, "b.node.test:1=10.0.0.2:1", "")
 		})
 	}
@@ -510,132 +269,132 @@ func TestLookupUnreachableServer(t *testing.T) {
 
 // What is not whole shows who is there, not who has gone.
 func TestLookupPartOfAList(t *testing.T) {
-	cut := func(targets ...string) dnsReply {
-		r := srvReply(targets...)
-		r.truncated = true
+	cut := func(targets ...string) dnstest.Reply {
+		r := dnstest.Targets(targets...)
+		r.Truncated = true
 		return r
 	}
 	for _, test := range []struct {
 		name  string
-		reply dnsReply
+		reply dnstest.Reply
 		want  string
 		err   string
 	}{
-		{"a malformed target", srvReply("b.node.test:1", "no name.node.test:1", "c.node.test:1"),
+		{"a malformed target", dnstest.Targets("b.node.test:1", "no name.node.test:1", "c.node.test:1"),
 			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1", "are no host names"},
-		{"an address for a target", srvReply("b.node.test:1", "10.0.0.3:1"),
+		{"an address for a target", dnstest.Targets("b.node.test:1", "10.0.0.3:1"),
 			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "are no host names"},
 		{"cut short", cut("c.node.test:1"),
 			"a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1", "cut short, even over TCP"},
 		{"another port", cut("a.node.test:2"),
 			"a.node.test:1=10.0.0.1:1 a.node.test:2=10.0.0.1:2 b.node.test:1=10.0.0.2:1", "cut short, even over TCP"},
-		{"a record without port", srvReply("b.node.test:1", "c.node.test:0"), // this one is whole
+		{"a record without port", dnstest.Targets("b.node.test:1", "c.node.test:0"), // this one is whole
 			"b.node.test:1=10.0.0.2:1", "1 of 2 records have no target or no port"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			d := startDNS(t)
-			d.host("a.node.test", "10.0.0.1")
-			d.host("b.node.test", "10.0.0.2")
-			d.host("c.node.test", "10.0.0.3")
-			s := NewSRV(testService, d.addr)
-			d.serve("a.node.test:1", "b.node.test:1")
+			d := dnstest.Start(t)
+			d.Host("a.node.test", "10.0.0.1")
+			d.Host("b.node.test", "10.0.0.2")
+			d.Host("c.node.test", "10.0.0.3")
+			s := NewSRV(testService, d.Addr)
+			d.Serve(testService, "a.node.test:1", "b.node.test:1")
 			expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "")
-			d.set(dnsSRV, testService, test.reply)
+			d.Set(dnstest.SRV, testService, test.reply)
 			expect(t, s, test.want, test.err)
 			expect(t, s, test.want, test.err)
-			d.serve("c.node.test:1")
+			d.Serve(testService, "c.node.test:1")
 			expect(t, s, "c.node.test:1=10.0.0.3:1", "")
 		})
 	}
 
 	t.Run("at first", func(t *testing.T) {
-		d := startDNS(t)
-		d.host("a.node.test", "10.0.0.1")
-		s := NewSRV(testService, d.addr)
-		d.set(dnsSRV, testService, srvReply("a.node.test:1", "no name.node.test:1"))
+		d := dnstest.Start(t)
+		d.Host("a.node.test", "10.0.0.1")
+		s := NewSRV(testService, d.Addr)
+		d.Set(dnstest.SRV, testService, dnstest.Targets("a.node.test:1", "no name.node.test:1"))
 		expect(t, s, "a.node.test:1=10.0.0.1:1", "are no host names")
 	})
 }
 
 func TestLookupChanges(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.1")
-	d.host("b.node.test", "10.0.0.2")
-	s := NewSRV(testService, d.addr)
-	d.serve("a.node.test:1", "b.node.test:1")
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.1")
+	d.Host("b.node.test", "10.0.0.2")
+	s := NewSRV(testService, d.Addr)
+	d.Serve(testService, "a.node.test:1", "b.node.test:1")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1", "")
-	d.serve("a.node.test:1", "b.node.test:2")
+	d.Serve(testService, "a.node.test:1", "b.node.test:2")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:2=10.0.0.2:2", "")
-	d.host("a.node.test", "10.0.0.9")
+	d.Host("a.node.test", "10.0.0.9")
 	expect(t, s, "a.node.test:1=10.0.0.9:1 b.node.test:2=10.0.0.2:2", "")
-	d.serve("a.node.test:1")
+	d.Serve(testService, "a.node.test:1")
 	expect(t, s, "a.node.test:1=10.0.0.9:1", "")
 }
 
 func TestLookupFailingTarget(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.1")
-	d.host("b.node.test", "10.0.0.2")
-	d.host("c.node.test", "10.0.0.3")
-	s := NewSRV(testService, d.addr)
-	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.1")
+	d.Host("b.node.test", "10.0.0.2")
+	d.Host("c.node.test", "10.0.0.3")
+	s := NewSRV(testService, d.Addr)
+	d.Serve(testService, "a.node.test:1", "b.node.test:1", "c.node.test:1")
 	all := "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.2:1 c.node.test:1=10.0.0.3:1"
 	expect(t, s, all, "")
 
 	// It keeps its addresses, whatever the failure is, and also with another port.
-	missing := "no address for 1 of 3 targets: lookup b.node.test on " + d.addr + ": "
-	d.fail("b.node.test")
+	missing := "no address for 1 of 3 targets: lookup b.node.test on " + d.Addr + ": "
+	d.Fail("b.node.test")
 	expect(t, s, all, missing+"server misbehaving")
 	expect(t, s, all, missing+"server misbehaving")
-	d.host("b.node.test")
+	d.Host("b.node.test")
 	expect(t, s, all, missing+"no such host")
-	d.set(dnsA, "b.node.test", dnsReply{code: dnsNXDomain})
+	d.Set(dnstest.A, "b.node.test", dnstest.Reply{Code: dnstest.NXDomain})
 	expect(t, s, all, missing+"no such host")
-	d.set(dnsAAAA, "b.node.test", dnsReply{garbage: []byte("?")})
+	d.Set(dnstest.AAAA, "b.node.test", dnstest.Reply{Garbage: []byte("?")})
 	expect(t, s, all, missing+"cannot unmarshal DNS message")
-	d.serve("a.node.test:1", "b.node.test:7", "c.node.test:1")
+	d.Serve(testService, "a.node.test:1", "b.node.test:7", "c.node.test:1")
 	expect(t, s, strings.Replace(all, "b.node.test:1=10.0.0.2:1", "b.node.test:7=10.0.0.2:7", 1), missing)
-	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
-	d.host("b.node.test", "10.0.0.22")
+	d.Serve(testService, "a.node.test:1", "b.node.test:1", "c.node.test:1")
+	d.Host("b.node.test", "10.0.0.22")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.22:1 c.node.test:1=10.0.0.3:1", "")
 
 	// Gone while it failed: it stays away, and its addresses are forgotten.
-	d.fail("b.node.test")
+	d.Fail("b.node.test")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=10.0.0.22:1 c.node.test:1=10.0.0.3:1", "no address for 1")
-	d.serve("a.node.test:1", "c.node.test:1")
+	d.Serve(testService, "a.node.test:1", "c.node.test:1")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 c.node.test:1=10.0.0.3:1", "")
-	d.host("b.node.test", "10.0.0.2")
+	d.Host("b.node.test", "10.0.0.2")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 c.node.test:1=10.0.0.3:1", "")
-	d.fail("b.node.test")
-	d.serve("a.node.test:1", "b.node.test:1", "c.node.test:1")
+	d.Fail("b.node.test")
+	d.Serve(testService, "a.node.test:1", "b.node.test:1", "c.node.test:1")
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1= c.node.test:1=10.0.0.3:1", "no address for 1")
 }
 
 // A failure with one kind of address neither loses those of that kind nor hides the others.
 func TestLookupFailingFamily(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.1", "2001:db8::1")
-	d.serve("a.node.test:1")
-	s := NewSRV(testService, d.addr)
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.1", "2001:db8::1")
+	d.Serve(testService, "a.node.test:1")
+	s := NewSRV(testService, d.Addr)
 	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
-	d.set(dnsA, "a.node.test", dnsReply{code: dnsServFail})
+	d.Set(dnstest.A, "a.node.test", dnstest.Reply{Code: dnstest.ServFail})
 	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
-	d.set(dnsA, "a.node.test", dnsReply{}) // it has none any longer
+	d.Set(dnstest.A, "a.node.test", dnstest.Reply{}) // it has none any longer
 	expect(t, s, "a.node.test:1=[2001:db8::1]:1", "")
-	d.host("a.node.test", "10.0.0.1")
-	d.set(dnsAAAA, "a.node.test", dnsReply{code: dnsServFail})
+	d.Host("a.node.test", "10.0.0.1")
+	d.Set(dnstest.AAAA, "a.node.test", dnstest.Reply{Code: dnstest.ServFail})
 	expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
-	expect(t, NewSRV(testService, d.addr), "a.node.test:1=10.0.0.1:1", "")
+	expect(t, NewSRV(testService, d.Addr), "a.node.test:1=10.0.0.1:1", "")
 }
 
 func TestLookupNewTargetWithoutAddress(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.1")
-	d.serve("b.node.test:1", "a.node.test:1")
-	s := NewSRV(testService, d.addr)
-	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=", "no address for 1 of 2 targets: lookup b.node.test on "+d.addr)
-	d.set(dnsSRV, testService, srvReply("c.node.test:1", "no name:1"))
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.1")
+	d.Serve(testService, "b.node.test:1", "a.node.test:1")
+	s := NewSRV(testService, d.Addr)
+	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1=", "no address for 1 of 2 targets: lookup b.node.test on "+d.Addr)
+	d.Set(dnstest.SRV, testService, dnstest.Targets("c.node.test:1", "no name:1"))
 	members := expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1= c.node.test:1=",
 		"are no host names; no address for 2 of 3 targets: ")
 	if again, _ := s.Lookup(context.Background()); !slices.EqualFunc(members, again, Member.Equal) {
@@ -644,12 +403,12 @@ func TestLookupNewTargetWithoutAddress(t *testing.T) {
 }
 
 func TestLookupManyTargets(t *testing.T) {
-	d := startDNS(t)
+	d := dnstest.Start(t)
 	var targets, want []string
 	for i := range 300 { // 57 kB
 		host := fmt.Sprintf("%03d-%s.%[2]s.%[2]s.node.test", i, strings.Repeat("x", 48))
 		if i%8 == 0 {
-			d.host(host, fmt.Sprintf("10.0.%d.%d", i/256, i%256))
+			d.Host(host, fmt.Sprintf("10.0.%d.%d", i/256, i%256))
 		} else {
 			host = strings.Replace(targets[i-1], fmt.Sprint(":", i-1), "", 1) // the last one, with another port
 		}
@@ -658,9 +417,9 @@ func TestLookupManyTargets(t *testing.T) {
 			want = append(want, fmt.Sprintf("%s:%d=10.0.%d.%d:%d", host, i, i&^7/256, i&^7%256, i))
 		}
 	}
-	d.serve(targets...) // the first has port 0
+	d.Serve(testService, targets...) // the first has port 0
 	slices.Sort(want)
-	members, err := NewSRV(testService, d.addr).Lookup(context.Background())
+	members, err := NewSRV(testService, d.Addr).Lookup(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "1 of 300 records have no target or no port") {
 		t.Errorf("got error %v", err)
 	}
@@ -674,22 +433,23 @@ func TestLookupManyTargets(t *testing.T) {
 
 // A cancelled lookup ends at once, in both of its parts, and changes nothing.
 func TestLookupCancelled(t *testing.T) {
-	for _, hangs := range []int{dnsSRV, dnsA, dnsAAAA} {
+	for _, hangs := range []int{dnstest.SRV, dnstest.A, dnstest.AAAA} {
 		t.Run(fmt.Sprint("type ", hangs), func(t *testing.T) {
-			d := startDNS(t)
-			d.host("a.node.test", "10.0.0.1", "2001:db8::1")
-			d.serve("a.node.test:1")
-			s := NewSRV(testService, d.addr)
+			d := dnstest.Start(t)
+			d.Host("a.node.test", "10.0.0.1", "2001:db8::1")
+			d.Serve(testService, "a.node.test:1")
+			s := NewSRV(testService, d.Addr)
 			s.timeout = time.Hour
 			expect(t, s, "a.node.test:1=10.0.0.1:1,[2001:db8::1]:1", "")
 			list, known := s.list, s.known
 
 			name := "a.node.test"
-			if hangs == dnsSRV {
+			if hangs == dnstest.SRV {
 				name = testService
 			}
-			d.set(hangs, name, dnsReply{silent: true})
-			d.asked = make(chan string, 100)
+			d.Set(hangs, name, dnstest.Reply{Silent: true})
+			asked := make(chan string, 100)
+			d.Tell(asked)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
 			go func() {
@@ -698,11 +458,11 @@ func TestLookupCancelled(t *testing.T) {
 					t.Errorf("got %v, %v", members, err)
 				}
 			}()
-			for <-d.asked != fmt.Sprint(hangs, " ", name, ".") {
+			for <-asked != fmt.Sprint(hangs, " ", name, ".") {
 			}
 			cancel()
 			<-done
-			d.wait() // its connections are closed
+			d.Wait() // its connections are closed
 			if !reflect.DeepEqual(s.list, list) || !reflect.DeepEqual(s.known, known) {
 				t.Error("the list changed")
 			}
@@ -721,14 +481,14 @@ func TestExplainHostsFile(t *testing.T) {
 
 // The connections end with the lookup they were made for, however long the resolver would wait.
 func TestResolverConnectionEnds(t *testing.T) {
-	d := startDNS(t)
+	d := dnstest.Start(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	r := NewSRV(testService, d.addr).resolver(ctx, new(atomic.Bool))
+	r := NewSRV(testService, d.Addr).resolver(ctx, new(atomic.Bool))
 	c, err := r.Dial(context.Background(), "udp", "192.0.2.1:53") // neither of which applies
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.RemoteAddr(); got.Network() != "tcp" || got.String() != d.addr {
+	if got := c.RemoteAddr(); got.Network() != "tcp" || got.String() != d.Addr {
 		t.Errorf("connected to %v by %v", got, got.Network())
 	}
 	cancel()
@@ -738,13 +498,13 @@ func TestResolverConnectionEnds(t *testing.T) {
 }
 
 func TestLookupLeavesNothingBehind(t *testing.T) {
-	d := startDNS(t)
-	d.host("a.node.test", "10.0.0.1")
-	d.serve("a.node.test:1", "a.node.test:2")
-	s := NewSRV(testService, d.addr)
+	d := dnstest.Start(t)
+	d.Host("a.node.test", "10.0.0.1")
+	d.Serve(testService, "a.node.test:1", "a.node.test:2")
+	s := NewSRV(testService, d.Addr)
 	const want = "a.node.test:1=10.0.0.1:1 a.node.test:2=10.0.0.1:2"
 	first := expect(t, s, want, "")
-	d.wait()
+	d.Wait()
 	before := runtime.NumGoroutine()
 	for range 1000 {
 		again := expect(t, s, want, "")
@@ -752,7 +512,7 @@ func TestLookupLeavesNothingBehind(t *testing.T) {
 			t.Fatalf("got %v, then %v", first, again)
 		}
 	}
-	d.wait() // so every connection was closed
+	d.Wait() // so every connection was closed
 	const ending = 10
 	if after := runtime.NumGoroutine(); after > before+ending {
 		t.Errorf("%d goroutines became %d", before, after)

@@ -71,7 +71,7 @@ func New(o Options) *Set {
 	}
 	s := &Set{options: o}
 	s.newMetrics()
-	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
+	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -189,7 +189,11 @@ func (s *Set) probe(p *Peer) {
 	if s.closed {
 		return
 	}
-	s.options.Log.Warn().Str("peer", p.name).Msg("peer is down")
+	line := s.options.Log.Warn().Str("peer", p.name)
+	if cause := p.cause.Load(); cause != nil {
+		line.Err(*cause)
+	}
+	line.Msg("peer is down")
 	s.probes.Go(func() {
 		for s.pause(ProbeEvery*3/4+rand.N(ProbeEvery/2)) && s.View().peer(p.name) == p {
 			_, err := p.call(s.ctx, nil)

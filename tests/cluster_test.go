@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,11 +33,17 @@ type setting func(i int, p *peers.Options, s *server.Options)
 // startCluster starts n nodes that know each other from the start.
 func startCluster(t *testing.T, n int, settings ...setting) *cluster {
 	t.Helper()
-	c := &cluster{clock: &clock{now: time.UnixMilli(1_700_000_000_000)}, wires: &wires{}}
+	c := &cluster{clock: &clock{now: time.UnixMilli(1_700_000_000_000)}, wires: newWires()}
 	for range n {
 		c.add(t, settings...)
 	}
 	c.tellAll()
+	c.letGo(t)
+	return c
+}
+
+// letGo has all nodes give up their connections before the first of them is stopped.
+func (c *cluster) letGo(t *testing.T) {
 	// An idle HTTP/2 connection makes its server wait a second before it stops, so all clients let go first. (Cleanups
 	// run last in, first out.)
 	t.Cleanup(func() {
@@ -44,7 +51,6 @@ func startCluster(t *testing.T, n int, settings ...setting) *cluster {
 			n.peers.Close()
 		}
 	})
-	return c
 }
 
 // add starts a node that knows nobody yet.
@@ -67,13 +73,18 @@ func (c *cluster) add(t *testing.T, settings ...setting) *node {
 
 // tellAll gives all nodes the list of all nodes.
 func (c *cluster) tellAll() {
-	var list []peers.Member
-	for _, n := range c.nodes {
-		list = append(list, peers.Member{Name: n.name})
-	}
+	list := c.members()
 	for _, n := range c.nodes {
 		n.peers.Update(n.name, list)
 	}
+}
+
+// members is the list of all nodes.
+func (c *cluster) members() (list []peers.Member) {
+	for _, n := range c.nodes {
+		list = append(list, peers.Member{Name: n.name})
+	}
+	return list
 }
 
 // owner gives the node that owns a key of name "test", and another one.
@@ -121,26 +132,34 @@ func item(key string, members ...any) json.RawMessage {
 type wireState int
 
 const (
-	whole  wireState = iota
-	cut              // nobody can connect
-	silent           // requests arrive, answers never do
-	slow             // as silent, but requests don't arrive either
+	whole     wireState = iota
+	cut                 // nobody can connect
+	silent              // requests arrive, answers never do
+	slow                // connected, but nothing gets through until the wire is whole again
+	garbled             // what comes back is no answer
+	failing             // each answer is 500
+	refusing            // each answer is 503
+	rejecting           // each answer is 400
 )
 
 // wires are the ways between nodes. It is safe for concurrent use.
 type wires struct {
-	mu     sync.Mutex
-	states map[[2]string]wireState // by who calls and who is called; guarded by mu
-	calls  int                     // guarded by mu
+	mu      sync.Mutex
+	states  map[[2]string]wireState // by who calls and who is called; guarded by mu
+	calls   int                     // guarded by mu
+	changed chan struct{}           // closed with the next change; guarded by mu
+}
+
+func newWires() *wires {
+	return &wires{states: map[[2]string]wireState{}, changed: make(chan struct{})}
 }
 
 func (w *wires) set(from, to *node, state wireState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.states == nil {
-		w.states = map[[2]string]wireState{}
-	}
 	w.states[[2]string{from.name, to.name}] = state
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // isolate changes all wires to and from a node.
@@ -158,6 +177,23 @@ func (w *wires) call(from, to string) wireState {
 	return w.states[[2]string{from, to}]
 }
 
+// wait waits until a wire is not slow any more.
+func (w *wires) wait(ctx context.Context, from, to string) error {
+	for {
+		w.mu.Lock()
+		state, changed := w.states[[2]string{from, to}], w.changed
+		w.mu.Unlock()
+		if state != slow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
 func (w *wires) countCalls() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +208,10 @@ type wire struct {
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	switch w.wires.call(w.from, w.to) {
+	state := w.wires.call(w.from, w.to)
+	switch state {
+	case whole:
+		return w.real.RoundTrip(r)
 	case cut:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the test cut the wire")}
 	case silent:
@@ -183,16 +222,31 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		<-r.Context().Done()
 		return nil, context.Cause(r.Context())
-	case slow:
-		// As if a connection were there: the caller can't know what became of the request.
-		resp, err := w.real.RoundTrip(probeOf(r))
-		if err == nil {
-			resp.Body.Close()
-		}
-		<-r.Context().Done()
-		return nil, context.Cause(r.Context())
+	}
+	// There is a connection, so that the caller can't know what became of the request.
+	resp, err := w.real.RoundTrip(probeOf(r))
+	if err != nil {
+		return nil, err
+	}
+	resp.Body.Close()
+	switch state {
+	case garbled:
+		return answer(http.StatusOK, "<html>It works!</html>"), nil
+	case failing:
+		return answer(http.StatusInternalServerError, ""), nil
+	case refusing:
+		return answer(http.StatusServiceUnavailable, ""), nil
+	case rejecting:
+		return answer(http.StatusBadRequest, `{"error":"the test says so"}`), nil
+	}
+	if err := w.wires.wait(r.Context(), w.from, w.to); err != nil {
+		return nil, err
 	}
 	return w.real.RoundTrip(r)
+}
+
+func answer(status int, body string) *http.Response {
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}
 }
 
 // probeOf is a request to the same place with nothing in it.
@@ -205,7 +259,9 @@ func probeOf(r *http.Request) *http.Request {
 }
 
 func (w *wire) CloseIdleConnections() {
-	w.real.(interface{ CloseIdleConnections() }).CloseIdleConnections()
+	if c, ok := w.real.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
 }
 
 func TestParallelHitsAreCountedExactly(t *testing.T) {

@@ -45,6 +45,7 @@ type node struct {
 	peers  *peers.Set // nil on a single node
 	stop   func()     // ends it; not twice
 	server *server.Server
+	client *http.Client // of the test
 }
 
 // startNode starts a single node that lives as long as the test.
@@ -67,7 +68,7 @@ func listen(t *testing.T) net.Listener {
 // serve makes n answer on ln until it is stopped, or the test ends.
 func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
 	t.Helper()
-	n.name, n.url, n.peers = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers
+	n.name, n.url, n.peers, n.client = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers, http.DefaultClient
 	if o.TLS != nil {
 		n.url = "https://" + n.name
 	}
@@ -75,7 +76,7 @@ func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
 	done := make(chan error, 1)
 	go func() { done <- n.server.Serve(ln) }()
 	n.stop = sync.OnceFunc(func() {
-		http.DefaultClient.CloseIdleConnections()
+		n.client.CloseIdleConnections()
 		if n.peers != nil {
 			n.peers.Close()
 		}
@@ -93,7 +94,7 @@ func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
 // post sends a body to /v1/check and gives the answer's status and body.
 func (n *node) post(t *testing.T, body []byte) (int, []byte) {
 	t.Helper()
-	resp, err := http.Post(n.url+"/v1/check", "application/json", bytes.NewReader(body))
+	resp, err := n.client.Post(n.url+"/v1/check", "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,22 +143,32 @@ func (n *node) check(t *testing.T, items ...json.RawMessage) []result {
 // metrics gives a node's metrics by their names with labels.
 func metrics(t *testing.T, n *node) map[string]float64 {
 	t.Helper()
-	resp, err := http.Get(n.url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	values := map[string]float64{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(n.get(t, "/metrics", http.StatusOK))) {
 		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			var err error
 			if values[line[:i]], err = strconv.ParseFloat(strings.TrimSpace(line[i:]), 64); err != nil {
 				t.Fatalf("%v in %q", err, line)
 			}
 		}
 	}
 	return values
+}
+
+// get gives the body of an answer that must have that status.
+func (n *node) get(t *testing.T, path string, status int) []byte {
+	t.Helper()
+	resp, err := n.client.Get(n.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != status {
+		t.Fatalf("%s: status %d, want %d: %s", path, resp.StatusCode, status, body)
+	}
+	return body
 }
