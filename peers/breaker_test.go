@@ -522,6 +522,34 @@ func TestPeerIsDown(t *testing.T) {
 	})
 }
 
+// TestDownWhileManyWait has a peer fall silent while more batches gather than are on their way. Those that have not left when
+// it is known to be down must not be sent, each to wait for a timeout of its own.
+func TestDownWhileManyWait(t *testing.T) {
+	inTheAir(t, func(t *testing.T, s *Set, b *Peer, wind *air) {
+		wind.set(airSilent)
+		start := time.Now()
+		var callers sync.WaitGroup
+		for range maxWaiting / s.options.BatchLimit {
+			callers.Go(func() {
+				if _, err := b.Check(t.Context(), group(s.options.BatchLimit), false); err != ErrTimeout && err != ErrDown {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		// The first flights fail together; until the third has, others may leave in their place.
+		calls := 0
+		for _, at := range wind.take() {
+			if at.Sub(start) <= s.options.Timeout {
+				calls++
+			}
+		}
+		if took := time.Since(start); took > 2*s.options.Timeout || calls >= batchFlights+failuresToDown {
+			t.Errorf("%d calls, %v", calls, took)
+		}
+	})
+}
+
 // TestStandIns looks at who counts while peers are away: for their keys, and only for those, the owner in the ring without
 // them. All nodes that remain agree on it, and so does an outsider.
 func TestStandIns(t *testing.T) {

@@ -63,24 +63,22 @@ func (r *Rejection) Error() string { return "the owner refused this check: " + r
 
 // A Peer is another node. It is safe for concurrent use.
 type Peer struct {
-	name      string
-	set       *Set
-	addrs     atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
-	rt        http.RoundTripper
-	batches   *batching.Batcher[limits.Request, limits.Result]
-	singles   *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
-	health    breaker
-	heard     atomic.Pointer[string] // the ring's fingerprint that it last sent
-	gone      atomic.Bool            // it is no longer listed
-	cause     atomic.Pointer[error]  // of the last failure, in full
-	door      chan struct{}          // holds the call that makes the connection
-	connected atomic.Bool            // there is a connection, or was a moment ago
-	loud      zerolog.Logger         // for what must be seen, but not a thousand times a second
-	stats     stats
+	name    string
+	set     *Set
+	addrs   atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
+	rt      http.RoundTripper
+	batches *batching.Batcher[limits.Request, limits.Result]
+	singles *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
+	health  breaker
+	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
+	gone    atomic.Bool            // it is no longer listed
+	cause   atomic.Pointer[error]  // of the last failure, in full
+	loud    zerolog.Logger         // for what must be seen, but not a thousand times a second
+	stats   stats
 }
 
 func newPeer(s *Set, name string) *Peer {
-	p := &Peer{name: name, set: s, door: make(chan struct{}, 1)}
+	p := &Peer{name: name, set: s}
 	p.loud = s.options.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	p.newStats(s.metrics)
 	p.rt = s.options.transport(p)
@@ -186,10 +184,10 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	}()
 	message := limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group)
 	start := time.Now()
-	answer, err := p.postInTurn(ctx, message)
+	answer, err := p.post(ctx, message)
 	if err != nil && unprocessed(err) {
 		p.stats.repeated.Inc()
-		answer, err = p.postInTurn(ctx, message)
+		answer, err = p.post(ctx, message)
 	}
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
@@ -208,24 +206,6 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	return results, nil
 }
 
-// postInTurn is post, for one call after the other while there is no connection: net/http would dial for each of them, and
-// then close all connections but one.
-func (p *Peer) postInTurn(ctx context.Context, message []byte) ([]byte, error) {
-	if !p.connected.Load() {
-		select {
-		case p.door <- struct{}{}:
-			if p.connected.Load() {
-				<-p.door
-			} else {
-				defer func() { <-p.door }()
-			}
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	return p.post(ctx, message)
-}
-
 // errNoConnection marks that a request had no connection to go out on.
 var errNoConnection = errors.New("no connection")
 
@@ -240,7 +220,6 @@ func (p *Peer) post(ctx context.Context, message []byte) ([]byte, error) {
 	req.GetBody = nil // net/http would repeat more than is safe
 	req.Header = *p.set.headers.Load()
 	resp, err := p.rt.RoundTrip(req)
-	p.connected.Store(err == nil || connected && ctx.Err() != nil)
 	if err != nil {
 		if !connected {
 			err = fmt.Errorf("%w: %w", errNoConnection, err)
