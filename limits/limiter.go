@@ -29,7 +29,7 @@ type Limiter struct {
 // shardSize is the aim for the states in one shard: few enough that a sweep of one holds its lock for a fraction of a
 // millisecond, many enough that the shards fill evenly.
 const (
-	shardSize = 512
+	shardSize = 1024
 	maxShards = 1 << 16
 )
 
