@@ -313,7 +313,12 @@ func (p *Peer) close() {
 	p.stats.drop(p.set.metrics)
 	p.gone.Store(true)
 	p.closeIdle()
+	p.closeSoon()
 }
+
+// closeSoon is for a connection that net/http has just dialled, and is yet to put where idle ones are. It may have done so
+// for a call that is over, so that no call will come to close it.
+func (p *Peer) closeSoon() { time.AfterFunc(time.Second, p.closeIdle) }
 
 func (p *Peer) closeIdle() {
 	if c, ok := p.rt.(interface{ CloseIdleConnections() }); ok {

@@ -1125,6 +1125,30 @@ func TestLateCallsToAPeerThatHasGone(t *testing.T) {
 	eventually(t, "the connection is closed", func() bool { return ln.open.Load() == 0 })
 }
 
+// TestGoneWhileDialling has a peer leave the list again and again while calls still dial it, more often than they need to:
+// all are answered, and no connection is left.
+func TestGoneWhileDialling(t *testing.T) {
+	ln := startPeer(t, func(w http.ResponseWriter, r *http.Request) { answerAll(t, w, r) })
+	s := New(Options{Timeout: long})
+	defer s.Close()
+	name := ln.Addr().String()
+	for range 100 {
+		s.Update("self:1", []Member{{Name: "self:1"}, {Name: name}})
+		p := s.View().peer(name)
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				if _, err := p.Check(t.Context(), one, true); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		s.Update("self:1", []Member{{Name: "self:1"}})
+		callers.Wait()
+	}
+	eventually(t, "no connection is left", func() bool { return ln.open.Load() == 0 })
+}
+
 // TestBusy has more items wait for a peer than may.
 func TestBusy(t *testing.T) {
 	release := make(chan struct{})

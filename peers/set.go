@@ -229,8 +229,8 @@ func (s *Set) pause(d time.Duration) bool {
 }
 
 const (
-	pingAfter   = time.Second // of silence on a connection
-	pingTimeout = time.Second // for the answer, and for any byte to be written
+	pingAfter   = time.Second     // of silence on a connection
+	pingTimeout = 3 * time.Second // for the answer, and for any byte to be written: an overloaded peer is not a dead one
 )
 
 // transport makes what calls p: HTTP/2 alone, since a client that may also speak HTTP/1 does so without TLS; one
@@ -263,6 +263,11 @@ func (o *Options) transport(p *Peer) http.RoundTripper {
 
 // dial connects to the first of p's addresses that answers.
 func (p *Peer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	defer func() {
+		if p.gone.Load() {
+			p.closeSoon()
+		}
+	}()
 	dialer := net.Dialer{Timeout: p.set.options.Timeout / 2} // which leaves time to ask a stand-in
 	addrs := p.addrs.Load()
 	if addrs == nil {
