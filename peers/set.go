@@ -48,9 +48,9 @@ type Set struct {
 	ctx     context.Context             // ends with Close
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards all below, and the order of updates
-	probes sync.WaitGroup
+	mu     sync.Mutex // guards closed, and the order of updates and new probes
 	closed bool
+	probes sync.WaitGroup
 
 	discovery  atomic.Pointer[Discovery]
 	metrics    *vm.Set

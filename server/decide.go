@@ -133,15 +133,16 @@ func (s *Server) contain(x *exchange, g *group) {
 	}
 }
 
-// ask has one group counted by its peer. Where that is surely not even reached, stand-ins are asked instead, once; where
-// nobody can count, the failure policy answers.
+// ask has one group counted by its peer. Where that is surely not even reached, also because it turned out to be away while
+// the group waited, stand-ins are asked instead, once; where nobody can count, the failure policy answers.
 func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.View) {
 	why := ""
 	if g.standIn {
 		why = ownerOut
 	}
 	err := s.askPeer(ctx, x, g.peer, g.places, g.alone, why)
-	if err == peers.ErrUnreachable && !g.standIn {
+	notReached := err == peers.ErrUnreachable || err == peers.ErrDown && g.peer.Away()
+	if notReached && !g.standIn {
 		for _, again := range s.regroup(x, g, view) {
 			s.askStandIn(ctx, x, &again, view)
 		}

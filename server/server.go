@@ -38,7 +38,7 @@ type Options struct {
 	Policy      Policy        // what is answered while nobody can count; "" means PolicyLocal
 	TLS         *TLS          // nil serves without
 
-	MaxConns    int           // connections at a time, more are closed at once; also requests at a time; 0 means 10,000
+	MaxConns    int           // connections at a time, and requests; 64 more are for health checks and peers; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
 }
 
@@ -176,7 +176,8 @@ func allowedMethods(r chi.Routes, path string) string {
 // and peers. Others hear there that it is full.
 const spareConns = 64
 
-// connected counts a new connection, and closes it at once if there are too many: a quick refusal is better than a queue.
+// connected counts a new connection, marks it if it is a spare one, and closes it at once if those are taken, too: a quick
+// refusal is better than a queue.
 func (s *Server) connected(ctx context.Context, c net.Conn) context.Context {
 	n := s.metrics.conns.Add(1)
 	if n > s.maxConns {

@@ -134,6 +134,7 @@ type wireState int
 const (
 	whole     wireState = iota
 	cut                 // nobody can connect
+	ringing             // nobody can connect, which turns out when the wire changes
 	silent              // requests arrive, answers never do
 	slow                // connected, but nothing gets through until the wire is whole again
 	garbled             // what comes back is no answer
@@ -177,13 +178,13 @@ func (w *wires) call(from, to string) wireState {
 	return w.states[[2]string{from, to}]
 }
 
-// wait waits until a wire is not slow any more.
-func (w *wires) wait(ctx context.Context, from, to string) error {
+// wait waits until a wire is not in a state any more.
+func (w *wires) wait(ctx context.Context, from, to string, in wireState) error {
 	for {
 		w.mu.Lock()
 		state, changed := w.states[[2]string{from, to}], w.changed
 		w.mu.Unlock()
-		if state != slow {
+		if state != in {
 			return nil
 		}
 		select {
@@ -212,6 +213,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch state {
 	case whole:
 		return w.real.RoundTrip(r)
+	case ringing:
+		if err := w.wires.wait(r.Context(), w.from, w.to, ringing); err != nil {
+			return nil, err
+		}
+		fallthrough
 	case cut:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the test cut the wire")}
 	case silent:
@@ -239,7 +245,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	case rejecting:
 		return answer(http.StatusBadRequest, `{"error":"the test says so"}`), nil
 	}
-	if err := w.wires.wait(r.Context(), w.from, w.to); err != nil {
+	if err := w.wires.wait(r.Context(), w.from, w.to, slow); err != nil {
 		return nil, err
 	}
 	return w.real.RoundTrip(r)

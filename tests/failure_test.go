@@ -695,3 +695,47 @@ Weir-Ring: 824a4ab304b71699
 		}
 	})
 }
+
+// TestWhoWaitsGoesToTheStandInToo has more checks wait for an owner than fit on their way, when it turns out that nobody can
+// connect to it. Those that never left surely were not counted, so the stand-in counts them, too: all of them are one count.
+func TestWhoWaitsGoesToTheStandInToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startAir(t, 3)
+		asked, owner, standIn := c.nodes[0], c.nodes[1], c.nodes[2]
+		key := c.keyWithStandIn(t, asked, owner, standIn)
+		c.wires.set(asked, owner, ringing)
+		results := make([]result, 500)
+		var all sync.WaitGroup
+		for i := range results {
+			all.Go(func() { results[i] = asked.check(t, item(key, "behavior", "NO_BATCHING"))[0] })
+		}
+		synctest.Wait() // until as many are on their way as may, and the others wait
+		c.wires.set(asked, owner, cut)
+		all.Wait()
+		passed, why := 0, map[string]int{}
+		for _, r := range results {
+			if r.Status == "OK" {
+				passed++
+			}
+			why[r.Metadata["degraded"]+" "+r.Metadata["owner"]]++
+		}
+		if passed != 10 || why["owner_unreachable "+standIn.name] != len(results) {
+			t.Errorf("%d of 500 hits passed a limit of 10: %v", passed, why)
+		}
+	})
+}
+
+// keyWithStandIn gives a key of an owner's, for which standIn counts while that is away.
+func (c *cluster) keyWithStandIn(t *testing.T, asked, owner, standIn *node) string {
+	t.Helper()
+	view := asked.peers.View()
+	for _, key := range c.keysOf(owner, 50) {
+		r := limits.Request{Name: "test", UniqueKey: key}
+		id := r.AppendID(nil)
+		if peer := view.StandIn(id, view.Owner(id)); peer != nil && peer.Name() == standIn.name {
+			return key
+		}
+	}
+	t.Fatalf("%s stands in for none of 50 keys of %s", standIn.name, owner.name)
+	return ""
+}
