@@ -27,6 +27,7 @@ import (
 	"github.com/caarlos0/env/v11"
 	"github.com/rs/zerolog"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
@@ -50,6 +51,9 @@ type config struct {
 	FailurePolicy policy       `env:"WEIR_FAILURE_POLICY" envDefault:"local" help:"while the owner of a limit is away: local (count here), open or closed"`
 	BatchWindow   positiveSpan `env:"WEIR_BATCH_WINDOW" envDefault:"500us" help:"how long checks for one peer gather at most"`
 	BatchLimit    batchLimit   `env:"WEIR_BATCH_LIMIT" envDefault:"1000" help:"how many do, 1 to 1000"`
+
+	GlobalInterval positiveSpan `env:"WEIR_GLOBAL_INTERVAL" envDefault:"100ms" help:"how often nodes tell each other of GLOBAL limits"`
+	GlobalSlack    fraction     `env:"WEIR_GLOBAL_SLACK" envDefault:"0.01" help:"the part of a GLOBAL limit that may pass beyond it, 0 to 1"`
 
 	CacheSize       count `env:"WEIR_CACHE_SIZE" envDefault:"1000000" help:"limits to remember at most"`
 	MaxConns        count `env:"WEIR_MAX_CONNS" envDefault:"10000" help:"client connections at most"`
@@ -158,8 +162,16 @@ func serve(c config, log zerolog.Logger) error {
 	}
 	limiter := limits.New(int(c.CacheSize), time.Now)
 	loops.Go(func() { limiter.Run(ctx) })
+	var syncer *global.Syncer
+	if cluster != nil {
+		syncer = global.New(global.Options{
+			Limiter: limiter, Cluster: cluster, Log: log, Size: max(1, int(c.CacheSize)/globalPart),
+			Interval: time.Duration(c.GlobalInterval), Slack: float64(c.GlobalSlack),
+		})
+		loops.Go(func() { syncer.Run(ctx) })
+	}
 	srv := server.New(server.Options{
-		Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns), TLS: files,
+		Global: syncer, Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns), TLS: files,
 		Peers: cluster, PeerTimeout: time.Duration(c.PeerTimeout), PeerSecrets: c.PeerSecret, Policy: server.Policy(c.FailurePolicy),
 	})
 
@@ -184,9 +196,17 @@ func serve(c config, log zerolog.Logger) error {
 	if err := srv.Shutdown(ending); err != nil {
 		log.Warn().Err(err).Msg("requests were cut off")
 	}
+	if syncer != nil {
+		if err := syncer.Sync(ending); err != nil {
+			log.Warn().Err(err).Msg("not all owners could be told what this node has counted for them")
+		}
+	}
 	log.Info().Msg("stopped")
 	return nil
 }
+
+// globalPart is the part of the memory for limits that may go to copies and debts of other nodes' limits, which are larger.
+const globalPart = 10
 
 // join makes the cluster that the environment tells of, and gives this node's name. Without one the cluster is nil. The
 // loop that follows DNS, if that tells, joins the others.
@@ -519,6 +539,19 @@ func (n *batchLimit) UnmarshalText(text []byte) error {
 		return errors.New("must be a whole number from 1 to 1000")
 	}
 	*n = batchLimit(v)
+	return nil
+}
+
+// A fraction is a number from 0 to 1.
+type fraction float64
+
+// UnmarshalText reads a decimal number.
+func (f *fraction) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || !(v >= 0 && v <= 1) {
+		return errors.New("must be a number from 0 to 1, such as 0.01")
+	}
+	*f = fraction(v)
 	return nil
 }
 

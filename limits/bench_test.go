@@ -33,12 +33,12 @@ func BenchmarkFloor(b *testing.B) {
 	for name, n := range map[string]int{"one key": 1, "million keys": million} {
 		b.Run(name, func(b *testing.B) {
 			var mu sync.Mutex
-			lru, err := simplelru.NewLRU[string, *state](n, nil)
+			lru, err := simplelru.NewLRU[string, *State](n, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
 			for _, key := range benchKeys(n, 1) {
-				lru.Add(key, new(state))
+				lru.Add(key, new(State))
 			}
 			keys := benchKeys(n, 2)
 			i := 0

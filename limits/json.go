@@ -222,6 +222,10 @@ func readResult(s source, r *Result) {
 		case "metadata":
 			seen.once(s, 6)
 			readMetadata(s, &r.Metadata)
+		case "state":
+			seen.once(s, 7)
+			r.State = new(Snapshot)
+			readSnapshot(s, r.State)
 		default:
 			s.unknown()
 		}
@@ -252,6 +256,46 @@ func readMetadata(s source, m *Metadata) {
 		case "reason":
 			seen.once(s, 2)
 			m.Reason = s.text()
+		case "source":
+			seen.once(s, 3)
+			m.Source = s.text()
+		default:
+			s.unknown()
+		}
+	}
+}
+
+func readSnapshot(s source, n *Snapshot) {
+	var seen fields
+	integer := func(field int, to *int64) {
+		seen.once(s, field)
+		*to = s.integer()
+	}
+	for s.open('{'); s.more('}'); {
+		switch s.name() {
+		case "start":
+			integer(0, &n.Start)
+		case "epoch":
+			integer(1, &n.Epoch)
+		case "version":
+			integer(2, &n.Version)
+		case "acked":
+			integer(3, &n.Acked)
+		case "now":
+			integer(4, &n.Now)
+		case "algorithm":
+			seen.once(s, 5)
+			n.Algorithm = readAlgorithm(s)
+		case "limit":
+			integer(6, &n.Limit)
+		case "duration":
+			integer(7, &n.Duration)
+		case "age":
+			integer(8, &n.Age)
+		case "used":
+			integer(9, &n.Used)
+		case "rest":
+			integer(10, &n.Rest)
 		default:
 			s.unknown()
 		}
@@ -316,7 +360,27 @@ func appendResult(dst []byte, r *Result) []byte {
 	dst = appendMember(dst, `"owner":`, r.Metadata.Owner)
 	dst = appendMember(dst, `"degraded":`, r.Metadata.Degraded)
 	dst = appendMember(dst, `"reason":`, r.Metadata.Reason)
-	return append(dst, "}}"...)
+	dst = appendMember(dst, `"source":`, r.Metadata.Source)
+	dst = append(dst, '}')
+	if r.State != nil {
+		dst = appendSnapshot(append(dst, `,"state":`...), r.State)
+	}
+	return append(dst, '}')
+}
+
+func appendSnapshot(dst []byte, s *Snapshot) []byte {
+	dst = appendField(dst, `{"start":`, s.Start)
+	dst = appendField(dst, `,"epoch":`, s.Epoch)
+	dst = appendField(dst, `,"version":`, s.Version)
+	dst = appendField(dst, `,"acked":`, s.Acked)
+	dst = appendField(dst, `,"now":`, s.Now)
+	dst = appendField(dst, `,"algorithm":`, int64(s.Algorithm))
+	dst = appendField(dst, `,"limit":`, s.Limit)
+	dst = appendField(dst, `,"duration":`, s.Duration)
+	dst = appendField(dst, `,"age":`, s.Age)
+	dst = appendField(dst, `,"used":`, s.Used)
+	dst = appendField(dst, `,"rest":`, s.Rest)
+	return append(dst, '}')
 }
 
 func appendField(dst []byte, name string, n int64) []byte {

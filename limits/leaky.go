@@ -6,7 +6,7 @@ import "math"
 // limit of these parts and nothing is ever rounded away.
 
 // leakyAt gives the level at now: leaked at the old rate, then measured in parts of q's duration, rounded up.
-func (s *state) leakyAt(start int64, q *query, now int64) u128 {
+func (s *State) leakyAt(start int64, q *query, now int64) u128 {
 	level := s.used.less0(mul(s.limit, uint64(now-start)))
 	if s.duration == q.duration {
 		return level
@@ -16,10 +16,10 @@ func (s *state) leakyAt(start int64, q *query, now int64) u128 {
 }
 
 // leakyUsed gives the level in hits, rounded up: a hit that has leaked in part leaves no room for a whole one.
-func (s *state) leakyUsed() u128 { return s.used.divUp(uint64(s.duration)) }
+func (s *State) leakyUsed() u128 { return s.used.divUp(uint64(s.duration)) }
 
 // leakyUntil gives the nanoseconds in which parts leak, rounded up.
-func (s *state) leakyUntil(parts u128) u128 {
+func (s *State) leakyUntil(parts u128) u128 {
 	if s.limit == 0 {
 		return u128{math.MaxUint64, math.MaxUint64}
 	}

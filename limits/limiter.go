@@ -79,10 +79,14 @@ func (l *Limiter) check(name, key string, q *query, result *Result) {
 }
 
 func (l *Limiter) decide(id []byte, q *query, result *Result) {
-	s := &l.shards[maphash.Bytes(l.seed, id)&uint64(len(l.shards)-1)]
+	s := l.shardOf(id)
 	s.mu.Lock()
 	s.decide(unsafe.String(&id[0], len(id)), q, l.now().UnixNano(), result)
 	s.mu.Unlock()
+}
+
+func (l *Limiter) shardOf(id []byte) *shard {
+	return &l.shards[maphash.Bytes(l.seed, id)&uint64(len(l.shards)-1)]
 }
 
 // sweepEvery is the time in which Run looks at every shard once.
@@ -144,7 +148,7 @@ func (l *Limiter) Stats() Stats {
 // A shard is one part of the states under one lock.
 type shard struct {
 	mu      sync.Mutex // guards all below
-	states  *simplelru.LRU[string, *state]
+	states  *simplelru.LRU[string, *State]
 	size    int
 	drained int   // states marked drained
 	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
@@ -154,7 +158,7 @@ type shard struct {
 }
 
 func (s *shard) init(size int) {
-	states, err := simplelru.NewLRU[string, *state](size, nil)
+	states, err := simplelru.NewLRU[string, *State](size, nil)
 	if err != nil {
 		panic(err) // size is positive
 	}
@@ -163,10 +167,10 @@ func (s *shard) init(size int) {
 
 // decide makes the step for the state of id, which it copies if it has to keep it.
 func (s *shard) decide(id string, q *query, now int64, result *Result) {
-	var next state
+	var next State
 	held, found := s.states.Get(id)
 	if !found {
-		if next, *result = step(state{}, q, now); !next.whole() {
+		if next, *result = step(State{}, q, now); !next.whole() {
 			s.add(id, next, now)
 		}
 		return
@@ -175,6 +179,10 @@ func (s *shard) decide(id string, q *query, now int64, result *Result) {
 		s.remove(id, *held, &s.stats.Expired)
 		return
 	}
+	s.replace(held, next)
+}
+
+func (s *shard) replace(held *State, next State) {
 	s.countDrained(*held, -1)
 	s.countDrained(next, +1)
 	if next.duration < held.duration {
@@ -183,7 +191,24 @@ func (s *shard) decide(id string, q *query, now int64, result *Result) {
 	*held = next
 }
 
-func (s *shard) add(id string, next state, now int64) {
+// join adds the hits of a debt to the state of id, if it can.
+func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
+	held, found := s.states.Get(id)
+	if !found {
+		if next, _ := (State{}).join(d, now); !next.whole() {
+			s.add(id, next, now)
+		}
+		return true
+	}
+	next, ok := held.join(d, now)
+	if ok {
+		s.replace(held, next)
+		s.due = min(s.due, next.expiry()) // its window may be an older one
+	}
+	return ok
+}
+
+func (s *shard) add(id string, next State, now int64) {
 	if s.states.Len() >= s.size {
 		s.makeRoom(now)
 	}
@@ -192,19 +217,19 @@ func (s *shard) add(id string, next state, now int64) {
 	s.due = min(s.due, next.expiry())
 }
 
-func (s *shard) countDrained(st state, by int) {
+func (s *shard) countDrained(st State, by int) {
 	if st.drained {
 		s.drained += by
 	}
 }
 
 // expiry is when s is whole if nobody asks again, in Unix nanoseconds. All of s is as it was at its stamp.
-func (s *state) expiry() int64 { return u128{lo: uint64(s.stamp)}.add(s.untilWhole(s.stamp)).int64() }
+func (s *State) expiry() int64 { return u128{lo: uint64(s.stamp)}.add(s.untilWhole(s.stamp)).int64() }
 
 // expired says whether s is whole at now, under its own terms.
-func (s *state) expired(now int64) bool {
+func (s *State) expired(now int64) bool {
 	own := query{algorithm: s.algorithm, limit: s.limit, duration: s.duration}
-	var at state
+	var at State
 	at.at(s, &own, now)
 	return at.whole()
 }
@@ -232,7 +257,7 @@ func (s *shard) sweep(now int64) {
 	}
 }
 
-func (s *shard) remove(id string, st state, count *uint64) {
+func (s *shard) remove(id string, st State, count *uint64) {
 	s.states.Remove(id)
 	s.countDrained(st, -1)
 	*count++

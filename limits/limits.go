@@ -122,6 +122,7 @@ type Result struct {
 	RetryAfter int64  // milliseconds until these hits would pass, at least 1; 0 unless OVER_LIMIT, and when they never can
 	Error      string // names the field and what is wrong with it; only with StatusError
 	Metadata   Metadata
+	State      *Snapshot // of the limit after the decision, for another node that keeps a copy of it; nil for clients
 }
 
 // Metadata says how a [Result] came about.
@@ -129,6 +130,7 @@ type Metadata struct {
 	Owner    string // the node that counted
 	Degraded string // why another node than the owner answered, or nobody counted; "" if the owner did
 	Reason   string // why hits can never fit: ReasonLimitZero or ReasonTooManyHits
+	Source   string // SourceReplica if the node answered from its copy of the owner's state; "" if the owner did
 }
 
 // The reasons why hits can never fit, however long the caller waits.
@@ -136,6 +138,9 @@ const (
 	ReasonLimitZero   = "limit_is_zero"
 	ReasonTooManyHits = "hits_exceed_capacity"
 )
+
+// SourceReplica is Metadata.Source of an answer from a copy.
+const SourceReplica = "replica"
 
 // AppendID appends the one string that names r's limit. Different pairs of Name and UniqueKey never give the same.
 func (r *Request) AppendID(dst []byte) []byte { return appendID(dst, r.Name, r.UniqueKey) }

@@ -271,7 +271,7 @@ type game struct {
 	zone    *time.Location // where terms.unitEnd is right
 
 	model   model
-	state   state
+	state   State
 	limiter *Limiter
 	log     strings.Builder
 }

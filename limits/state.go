@@ -2,11 +2,13 @@ package limits
 
 import "math"
 
-// A state is what is remembered of one limit: how much of it is used, and since when. The zero value is a whole limit.
+// A State is what is remembered of one limit: how much of it is used, and since when. The zero value is a whole limit.
+// States are values: equal ones are equal with ==, and copies share nothing.
+//
 // It keeps usage, not what remains, so that a limit that is lowered and raised again has forgotten nothing.
 //
 // The meaning of used is each algorithm's own; zero always means whole.
-type state struct {
+type State struct {
 	used      u128
 	stamp     int64  // Unix nanoseconds: where the window starts (LeakyBucket: when used was true)
 	duration  int64  // nanoseconds, as last in force
@@ -15,17 +17,17 @@ type state struct {
 	drained   bool // nothing was left at the last request
 }
 
-func (s *state) whole() bool { return s.used == u128{} }
+func (s *State) whole() bool { return s.used == u128{} }
 
 // step answers one query and gives the state that follows. It is the whole of a decision: nothing else is read, nothing
 // is changed.
-func step(s state, q *query, now int64) (next state, r Result) {
+func step(s State, q *query, now int64) (next State, r Result) {
 	r.Limit = int64(q.limit)
 	next.at(&s, q, now)
 	if q.reset {
 		next.used = u128{}
 		next.accept(&r, q, now, q.capacity)
-		return state{}, r
+		return State{}, r
 	}
 	free := next.free(q, now)
 	switch hits := uint64(q.hits); {
@@ -61,16 +63,16 @@ func step(s state, q *query, now int64) (next state, r Result) {
 
 // unused is what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of
 // another algorithm, which is not q's to drop.
-func (s *state) unused(q *query) state {
+func (s *State) unused(q *query) State {
 	if s.algorithm == q.algorithm {
-		return state{}
+		return State{}
 	}
 	return *s
 }
 
 // at makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs to
 // another algorithm.
-func (s *state) at(was *state, q *query, now int64) {
+func (s *State) at(was *State, q *query, now int64) {
 	s.algorithm, s.limit, s.stamp = q.algorithm, q.limit, now
 	if !was.whole() && was.algorithm == q.algorithm {
 		start := min(was.stamp, now) // a clock that was set back neither refills nor locks
@@ -87,7 +89,7 @@ func (s *state) at(was *state, q *query, now int64) {
 }
 
 // free gives the whole hits that fit now.
-func (s *state) free(q *query, now int64) uint64 {
+func (s *State) free(q *query, now int64) uint64 {
 	var used u128
 	switch s.algorithm {
 	case TokenBucket:
@@ -104,7 +106,7 @@ func (s *state) free(q *query, now int64) uint64 {
 }
 
 // take counts n hits.
-func (s *state) take(n uint64) {
+func (s *State) take(n uint64) {
 	if s.algorithm == LeakyBucket {
 		s.used = s.used.add(mul(n, uint64(s.duration)))
 		return
@@ -113,7 +115,7 @@ func (s *state) take(n uint64) {
 }
 
 // give returns n hits, at most those that were taken.
-func (s *state) give(n uint64) {
+func (s *State) give(n uint64) {
 	switch s.algorithm {
 	case TokenBucket:
 		s.used.lo -= min(n, s.used.lo)
@@ -125,7 +127,7 @@ func (s *state) give(n uint64) {
 }
 
 // untilWhole gives the nanoseconds until nothing is used any more; the largest number if that never happens.
-func (s *state) untilWhole(now int64) u128 {
+func (s *State) untilWhole(now int64) u128 {
 	switch {
 	case s.whole():
 		return u128{}
@@ -139,7 +141,7 @@ func (s *state) untilWhole(now int64) u128 {
 }
 
 // untilFits gives the nanoseconds until hits, which fit an unused limit but not this one now, would be taken.
-func (s *state) untilFits(hits uint64, q *query, now int64) u128 {
+func (s *State) untilFits(hits uint64, q *query, now int64) u128 {
 	switch s.algorithm {
 	case TokenBucket:
 		return s.untilWhole(now)
@@ -151,7 +153,7 @@ func (s *state) untilFits(hits uint64, q *query, now int64) u128 {
 }
 
 // accept completes r where hits were taken, given back or only looked at.
-func (s *state) accept(r *Result, q *query, now int64, free uint64) {
+func (s *State) accept(r *Result, q *query, now int64, free uint64) {
 	r.Status, r.Remaining = StatusOK, int64(free)
 	wait := s.untilWhole(now)
 	if q.limit == 0 || s.whole() && s.algorithm == TokenBucket {
@@ -161,7 +163,7 @@ func (s *state) accept(r *Result, q *query, now int64, free uint64) {
 }
 
 // refuse completes r where hits were refused.
-func (s *state) refuse(r *Result, q *query, now int64, free uint64) {
+func (s *State) refuse(r *Result, q *query, now int64, free uint64) {
 	r.Status, r.Remaining = StatusOverLimit, int64(free)
 	hits := uint64(q.hits)
 	if hits > q.capacity {

@@ -41,7 +41,7 @@ func walk(t *testing.T, tables []table) {
 	l := New(1, time.Now)
 	for _, table := range tables {
 		t.Run(table.name, func(t *testing.T) {
-			var s state
+			var s State
 			for i, row := range table.rows {
 				var q query
 				row.request.Name, row.request.UniqueKey = "name", "key"
@@ -591,7 +591,7 @@ func TestClockBefore1970(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, now := range []int64{0, 1, -1, -1_000_000_001, -86400e9, -5e18} {
-			var s state
+			var s State
 			admitted := 0
 			for range 10 {
 				var result Result

@@ -24,11 +24,14 @@ import (
 
 // What one node tells another with each call, in headers, which HTTP/2 sends once and then refers to.
 const (
-	BatchPath      = "/v1/peer/batch" // takes and gives the messages of /v1/check
-	Protocol       = "1"              // grows when nodes of two versions can no longer work together
-	HeaderProtocol = "Weir-Protocol"  // of who speaks, both ways
-	HeaderRing     = "Weir-Ring"      // the fingerprint of its ring, both ways
-	HeaderFrom     = "Weir-From"      // its name
+	BatchPath      = "/v1/peer/batch"  // takes and gives the messages of /v1/check
+	ReportPath     = "/v1/peer/report" // takes a limits.Report, gives limits.States
+	StatesPath     = "/v1/peer/states" // takes limits.States, gives an empty object
+	Protocol       = "1"               // grows when nodes of two versions can no longer work together
+	HeaderProtocol = "Weir-Protocol"   // of who speaks, both ways
+	HeaderRing     = "Weir-Ring"       // the fingerprint of its ring, both ways
+	HeaderFrom     = "Weir-From"       // its name
+	HeaderStart    = "Weir-Start"      // names the life of its process
 )
 
 // MaxMessage bounds a message between nodes: 1,000 of the longest items.
@@ -55,6 +58,9 @@ const (
 	ErrBroken      = Failure("owner_broken")      // an answer that makes no sense, or none
 	ErrRefused     = Failure("owner_refused")     // it won't: another secret, or it is about to stop
 )
+
+// NotCounted says that what failed with err has surely not been counted by the peer.
+func NotCounted(err error) bool { return err != ErrTimeout && err != ErrBroken }
 
 // A Rejection is a peer's word that a message was wrong. It is no failure of the peer: the items are.
 type Rejection struct{ Reason string }
@@ -138,10 +144,10 @@ func (p *Peer) settle(err error) error {
 		return nil
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
+	case errors.Is(err, batching.ErrFull), errors.Is(err, batching.ErrNotSent):
+		return ErrBusy
 	case errors.Is(err, context.DeadlineExceeded):
 		return ErrTimeout
-	case errors.Is(err, batching.ErrFull):
-		return ErrBusy
 	case errors.As(err, &panicked):
 		p.set.options.Log.Error().Str("peer", p.name).Bytes("stack", panicked.Stack).Msg(panicked.Error())
 		return ErrBroken
@@ -172,9 +178,9 @@ func (p *Peer) conclude(err error) {
 	}
 }
 
-// call sends a message and reads the answer. It is repeated where it surely was not processed, and only there: counting
-// twice is worse than not knowing.
-func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
+// deliver sends a message and gives the answer, in the time that a call may take. It is repeated where it surely was not
+// processed, and only there: counting twice is worse than not knowing.
+func (p *Peer) deliver(ctx context.Context, path string, message []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.set.options.Timeout)
 	defer cancel()
 	defer func() {
@@ -182,13 +188,18 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 			p.closeIdle()
 		}
 	}()
-	message := limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group)
-	start := time.Now()
-	answer, err := p.post(ctx, message)
+	answer, err := p.post(ctx, path, message)
 	if err != nil && unprocessed(err) {
 		p.stats.repeated.Inc()
-		answer, err = p.post(ctx, message)
+		answer, err = p.post(ctx, path, message)
 	}
+	return answer, err
+}
+
+// call has a group counted.
+func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
+	start := time.Now()
+	answer, err := p.deliver(ctx, BatchPath, limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group))
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
 		p.stats.batch.Update(float64(len(group)))
@@ -210,10 +221,10 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 var errNoConnection = errors.New("no connection")
 
 // post makes one HTTP request.
-func (p *Peer) post(ctx context.Context, message []byte) ([]byte, error) {
+func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, error) {
 	connected := false
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
-	req, err := http.NewRequestWithContext(traced, http.MethodPost, p.set.options.scheme()+p.name+BatchPath, bytes.NewReader(message))
+	req, err := http.NewRequestWithContext(traced, http.MethodPost, p.set.options.scheme()+p.name+path, bytes.NewReader(message))
 	if err != nil {
 		return nil, err
 	}

@@ -875,7 +875,11 @@ func TestWire(t *testing.T) {
 		}
 		var text strings.Builder
 		fmt.Fprintf(&text, "%s %s %s\nHost: %s\n", r.Proto, r.Method, r.RequestURI, r.Host)
-		r.Header.Write(&text) // sorted
+		if r.Header.Get(HeaderStart) == "" {
+			t.Error("the call doesn't say which process makes it")
+		}
+		r.Header.Set(HeaderStart, "7") // another one each time
+		r.Header.Write(&text)          // sorted
 		got <- strings.ReplaceAll(text.String(), "\r\n", "\n") + "\n" + string(body)
 		io.WriteString(w, `{"rate_limits":[`+okResult+","+okResult+`]}`)
 	})
@@ -897,6 +901,7 @@ User-Agent: weir
 Weir-From: node-a:8080
 Weir-Protocol: 1
 Weir-Ring: c8f0fa4328e991b0
+Weir-Start: 7
 
 {"rate_limits":[{"name":"mail","unique_key":"account=1","hits":1,"limit":10,"duration":60000},` +
 		`{"name":"quote \" and ü","unique_key":"tab\tand <&>","hits":-5,"limit":9223372036854775807,"duration":3,` +

@@ -5,10 +5,12 @@ package peers
 import (
 	"context"
 	"crypto/tls"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +44,7 @@ func (o *Options) scheme() string {
 // A Set is the nodes of a cluster, as this node sees it. It is safe for concurrent use.
 type Set struct {
 	options Options
+	start   int64
 	loud    zerolog.Logger // for what must be seen, but not a thousand times a second
 	view    atomic.Pointer[View]
 	headers atomic.Pointer[http.Header] // of calls
@@ -69,7 +72,7 @@ func New(o Options) *Set {
 	if o.BatchLimit == 0 {
 		o.BatchLimit = 1000
 	}
-	s := &Set{options: o}
+	s := &Set{options: o, start: 1 + rand.Int64N(math.MaxInt64)}
 	s.newMetrics()
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -152,6 +155,7 @@ func (s *Set) newHeader(v *View) *http.Header {
 	h.Set(HeaderProtocol, Protocol)
 	h.Set(HeaderRing, v.ring.Fingerprint())
 	h.Set(HeaderFrom, v.self)
+	h.Set(HeaderStart, strconv.FormatInt(s.start, 10))
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"weir/limits"
 	"weir/peers"
@@ -14,11 +15,20 @@ import (
 
 // A group is the items of one request that go to one peer, by their places in it.
 type group struct {
-	peer    *peers.Peer
-	standIn bool // the peer counts for owners that are out
-	alone   bool // not to travel with items of other requests
-	places  []int
+	peer   *peers.Peer
+	kind   kind
+	alone  bool // not to travel with items of other requests
+	places []int
 }
+
+// A kind is why a peer is asked.
+type kind int
+
+const (
+	owned   kind = iota // it owns the limits
+	shared              // the same, and this node wants a copy
+	standIn             // it counts for owners that are out
+)
 
 // decide has each item of x decided by whoever counts it: this node, or the peer that owns the limit, or, while that is
 // away, its stand-in. Items for one peer go to it together and in their order.
@@ -55,18 +65,49 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 	owner := view.Owner(x.id)
 	if owner == nil {
 		x.results[i] = s.count(r, self, "")
+		s.global.Changed(x.id, r)
 		return
 	}
-	if !x.isAway(owner) {
-		x.groupOf(owner, false).add(i, r)
+	away := x.isAway(owner)
+	if r.Behavior&limits.Global != 0 && !x.isAsked(owner, r) {
+		var ok bool
+		if x.results[i], ok = s.global.Check(x.id, r, owner.Name(), away); ok {
+			return
+		}
+	}
+	if !away {
+		x.groupOf(owner, kindOf(r)).add(i, r)
 		return
 	}
-	if standIn := view.StandIn(x.id, owner); standIn != nil {
-		x.groupOf(standIn, true).add(i, r)
+	if peer := view.StandIn(x.id, owner); peer != nil {
+		x.groupOf(peer, standIn).add(i, r)
 		return
 	}
 	s.metrics.standIns.Inc()
-	x.results[i] = s.count(r, self, ownerOut)
+	x.results[i] = s.countAway(r, self, ownerOut)
+}
+
+func kindOf(r *limits.Request) kind {
+	if r.Behavior&limits.Global != 0 {
+		return shared
+	}
+	return owned
+}
+
+// isAsked says whether the owner is asked for an earlier item of the same limit already, so that this one must not be
+// decided before it. Of many it is not worth to find out.
+func (x *exchange) isAsked(owner *peers.Peer, r *limits.Request) bool {
+	const many = 32
+	for i := range x.groups {
+		g := &x.groups[i]
+		if g.peer != owner || g.kind != shared {
+			continue
+		}
+		return len(g.places) > many || slices.ContainsFunc(g.places, func(place int) bool {
+			return x.requests[place].Name == r.Name && x.requests[place].UniqueKey == r.UniqueKey
+		})
+	}
+	return false
 }
 
 // An ownerSeen is whether an owner was away when the first of a request's items for it was looked at. That holds for all
@@ -87,13 +128,13 @@ func (x *exchange) isAway(owner *peers.Peer) bool {
 }
 
 // groupOf gives the group of a peer.
-func (x *exchange) groupOf(peer *peers.Peer, standIn bool) *group {
+func (x *exchange) groupOf(peer *peers.Peer, kind kind) *group {
 	for i := range x.groups {
-		if g := &x.groups[i]; g.peer == peer && g.standIn == standIn {
+		if g := &x.groups[i]; g.peer == peer && g.kind == kind {
 			return g
 		}
 	}
-	x.groups = append(x.groups, group{peer: peer, standIn: standIn})
+	x.groups = append(x.groups, group{peer: peer, kind: kind})
 	return &x.groups[len(x.groups)-1]
 }
 
@@ -136,13 +177,17 @@ func (s *Server) contain(x *exchange, g *group) {
 // ask has one group counted by its peer. Where that is surely not even reached, also because it turned out to be away while
 // the group waited, stand-ins are asked instead, once; where nobody can count, the failure policy answers.
 func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.View) {
-	why := ""
-	if g.standIn {
-		why = ownerOut
+	var err error
+	switch g.kind {
+	case standIn:
+		err = s.askPeer(ctx, x, g, ownerOut)
+	case shared:
+		err = s.askForCopy(ctx, x, g)
+	default:
+		err = s.askPeer(ctx, x, g, "")
 	}
-	err := s.askPeer(ctx, x, g.peer, g.places, g.alone, why)
 	notReached := err == peers.ErrUnreachable || err == peers.ErrDown && g.peer.Away()
-	if notReached && !g.standIn {
+	if notReached && g.kind != standIn {
 		for _, again := range s.regroup(x, g, view) {
 			s.askStandIn(ctx, x, &again, view)
 		}
@@ -151,45 +196,75 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 	s.settle(x, g.places, view, err)
 }
 
+// askForCopy has GLOBAL items counted by their owner, and keeps copies of what it says. If it takes longer than callers of
+// a GLOBAL limit should wait, the copies that are there decide; the error is for the items that are left in g then.
+func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
+	asked := s.global.Clock()
+	ctx, cancel := context.WithTimeout(ctx, globalWait)
+	defer cancel()
+	err := s.askPeer(ctx, x, g, "")
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	var id [limits.MaxIDBytes]byte
+	g.places = slices.DeleteFunc(g.places, func(place int) (done bool) {
+		r, result := &x.requests[place], &x.results[place]
+		if err == nil {
+			s.global.Learn(r.AppendID(id[:0]), r, g.peer.Name(), result.State)
+			result.State = nil
+			return true
+		}
+		decided, ok := s.global.Missed(r.AppendID(id[:0]), r, g.peer.Name(), asked, !peers.NotCounted(err))
+		if ok {
+			*result = decided
+		}
+		return ok
+	})
+	return err
+}
+
+// globalWait is how long a GLOBAL check may wait for the owner.
+const globalWait = 50 * time.Millisecond
+
 // regroup puts the items of a group whose peer is not reached into the groups of their stand-ins.
 func (s *Server) regroup(x *exchange, g *group, view *peers.View) []group {
 	var again exchange
 	for _, place := range g.places {
 		r := &x.requests[place]
 		again.id = r.AppendID(again.id[:0])
-		again.groupOf(view.StandIn(again.id, g.peer), true).add(place, r)
+		again.groupOf(view.StandIn(again.id, g.peer), standIn).add(place, r)
 	}
 	return again.groups
 }
 
 func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *peers.View) {
 	if g.peer != nil {
-		s.settle(x, g.places, view, s.askPeer(ctx, x, g.peer, g.places, g.alone, string(peers.ErrUnreachable)))
+		s.settle(x, g.places, view, s.askPeer(ctx, x, g, string(peers.ErrUnreachable)))
 		return
 	}
 	s.metrics.standIns.Add(len(g.places))
 	for _, place := range g.places {
-		x.results[place] = s.count(&x.requests[place], s.name(view), string(peers.ErrUnreachable))
+		x.results[place] = s.countAway(&x.requests[place], s.name(view), string(peers.ErrUnreachable))
 	}
 }
 
-// askPeer sends the items at some places to a peer and puts its results there.
-func (s *Server) askPeer(ctx context.Context, x *exchange, peer *peers.Peer, places []int, alone bool, degraded string) error {
+// askPeer sends a group to its peer and puts the results in their places.
+func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded string) error {
 	// Copies, strings included: the items may still be on their way when the caller has gone and x is used again.
-	items := make([]limits.Request, len(places))
-	for i, place := range places {
+	items := make([]limits.Request, len(g.places))
+	for i, place := range g.places {
 		items[i] = x.requests[place].Clone()
 	}
-	results, err := peer.Check(ctx, items, alone)
+	results, err := g.peer.Check(ctx, items, g.alone)
 	if err != nil {
 		return err
 	}
 	if degraded != "" {
-		s.metrics.standIns.Add(len(places))
+		s.metrics.standIns.Add(len(g.places))
 	}
-	for i, place := range places {
+	for i, place := range g.places {
 		x.results[place] = results[i]
-		x.results[place].Metadata.Owner = peer.Name()
+		x.results[place].Metadata.Owner = g.peer.Name()
 		x.results[place].Metadata.Degraded = degraded
 	}
 	return nil
@@ -227,6 +302,14 @@ func (s *Server) count(r *limits.Request, owner, degraded string) limits.Result 
 	return result
 }
 
+// countAway counts an item here that another node should count, and will hear of.
+func (s *Server) countAway(r *limits.Request, owner, degraded string) limits.Result {
+	result := s.count(r, owner, degraded)
+	var id [limits.MaxIDBytes]byte
+	s.global.Owe(r.AppendID(id[:0]), r, &result)
+	return result
+}
+
 // The words in metadata.degraded that are not failures of a peer.
 const (
 	notReady = "not_ready" // this node doesn't know its place in the cluster
@@ -246,8 +329,11 @@ const (
 // degrade answers an item by the failure policy.
 func (s *Server) degrade(r *limits.Request, self, why string) limits.Result {
 	s.metrics.degrade(why)
-	if s.policy != PolicyOpen && s.policy != PolicyClosed {
-		return s.count(r, self, why)
+	if s.policy == PolicyLocal && peers.NotCounted(peers.Failure(why)) {
+		return s.countAway(r, self, why)
+	}
+	if s.policy == PolicyLocal {
+		return s.count(r, self, why) // the owner may have counted it, too
 	}
 	now := s.limiter.Now().UnixMilli()
 	result := limits.Result{Status: limits.StatusOK, Limit: r.Limit, Remaining: r.Limit, ResetTime: now + 1}

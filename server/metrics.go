@@ -9,6 +9,7 @@ import (
 
 	vm "github.com/VictoriaMetrics/metrics"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 )
@@ -18,6 +19,7 @@ type metrics struct {
 	set      *vm.Set
 	limiter  *limits.Limiter
 	cluster  *peers.Set                       // nil on a single node
+	global   *global.Syncer                   // the same
 	checks   [maxAlgorithm + 1][3]*vm.Counter // by algorithm and status
 	peer     *vm.Counter                      // items counted for peers
 	standIns *vm.Counter                      // items counted by stand-ins
@@ -38,10 +40,10 @@ const maxAlgorithm = 3
 var reasons = []string{"busy", "certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer",
 	"timeout", "too_large", "unreadable"}
 
-func newMetrics(l *limits.Limiter, cluster *peers.Set, policy Policy, version string) *metrics {
+func newMetrics(l *limits.Limiter, cluster *peers.Set, syncer *global.Syncer, policy Policy, version string) *metrics {
 	vm.ExposeMetadata(true)
 	set := vm.NewSet()
-	m := &metrics{set: set, limiter: l, cluster: cluster, rejected: map[string]*vm.Counter{}, degraded: map[string]*vm.Counter{}}
+	m := &metrics{set: set, limiter: l, cluster: cluster, global: syncer, rejected: map[string]*vm.Counter{}, degraded: map[string]*vm.Counter{}}
 	for a := range m.checks {
 		for status := range m.checks[a] {
 			m.checks[a][status] = set.NewCounter(fmt.Sprintf(`weir_checks_total{algorithm=%q,status=%q}`,
@@ -86,6 +88,7 @@ func (m *metrics) write(w io.Writer) {
 	m.set.WritePrometheus(w)
 	if m.cluster != nil {
 		m.cluster.WriteMetrics(w)
+		m.global.WriteMetrics(w)
 	}
 	vm.WriteProcessMetrics(w)
 }

@@ -6,7 +6,10 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json"
 
 	"weir/limits"
 	"weir/peers"
@@ -15,11 +18,7 @@ import (
 // handlePeerBatch answers POST /v1/peer/batch: it counts here whatever it is asked, and never forwards. So nodes with
 // different lists can't send a check in circles.
 func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
-	if view := s.peers.View(); view != nil {
-		s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header)
-		w.Header().Set(peers.HeaderRing, view.Fingerprint())
-		w.Header().Set(peers.HeaderProtocol, peers.Protocol)
-	}
+	view := s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
@@ -31,12 +30,94 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.results = x.results[:0]
+	from := caller{r.Header.Get(peers.HeaderFrom), startOf(r)}
 	for i := range x.requests {
-		x.results = append(x.results, s.count(&x.requests[i], "", "")) // who asks knows whom it asked
+		x.results = append(x.results, s.countFor(x, &x.requests[i], view, from))
 	}
 	s.metrics.countPeer(x.results)
 	x.answer = limits.AppendResults(x.answer[:0], x.results)
 	writeJSON(w, http.StatusOK, x.answer)
+}
+
+// greet notes what a peer says of itself, and says the same of this node.
+func (s *Server) greet(w http.ResponseWriter, r *http.Request) *peers.View {
+	view := s.peers.View()
+	if view != nil {
+		s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header)
+		w.Header().Set(peers.HeaderRing, view.Fingerprint())
+		w.Header().Set(peers.HeaderProtocol, peers.Protocol)
+	}
+	return view
+}
+
+// A caller is a node that asks.
+type caller struct {
+	name  string
+	start int64 // of its process; 0 from a version that doesn't say it
+}
+
+func startOf(r *http.Request) int64 {
+	start, _ := strconv.ParseInt(r.Header.Get(peers.HeaderStart), 10, 64)
+	return start
+}
+
+// countFor counts an item for another node. If it belongs to a third one, that has to hear of it; if to this one, and the
+// other wants to keep a copy, it gets the state along.
+func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller) limits.Result {
+	result := s.limiter.Check(*r) // who asks knows whom it asked
+	if result.Status == limits.StatusError {
+		return result
+	}
+	x.id = r.AppendID(x.id[:0])
+	if view == nil || view.Owner(x.id) != nil {
+		s.global.Owe(x.id, r, &result)
+		return result
+	}
+	s.global.Changed(x.id, r)
+	if r.Behavior&limits.Global != 0 && from.start != 0 {
+		result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
+	}
+	return result
+}
+
+// handlePeerReport answers POST /v1/peer/report: it counts what another node took from limits of this one.
+func (s *Server) handlePeerReport(w http.ResponseWriter, r *http.Request) {
+	var report limits.Report
+	if s.readTold(w, r, &report) {
+		s.writeTold(w, s.global.Receive(r.Header.Get(peers.HeaderFrom), &report))
+	}
+}
+
+// handlePeerStates answers POST /v1/peer/states: it takes over what another node says of its limits.
+func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
+	var states limits.States
+	if s.readTold(w, r, &states) {
+		s.global.Published(r.Header.Get(peers.HeaderFrom), &states)
+		s.writeTold(w, struct{}{})
+	}
+}
+
+// readTold reads what another node tells, or answers why it can't and gives false.
+func (s *Server) readTold(w http.ResponseWriter, r *http.Request, message any) bool {
+	s.greet(w, r)
+	x := exchanges.Get().(*exchange)
+	defer x.release()
+	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
+		return false
+	}
+	if err := json.Unmarshal(x.body, message); err != nil {
+		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
+		return false
+	}
+	return true
+}
+
+func (s *Server) writeTold(w http.ResponseWriter, answer any) {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // a struct of ours
+	}
+	writeJSON(w, http.StatusOK, body)
 }
 
 // guardPeers lets only other nodes of the cluster pass.

@@ -21,6 +21,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 )
@@ -32,11 +33,12 @@ type Options struct {
 	Log     zerolog.Logger  // the zero Logger discards
 	Version string          // for weir_build_info
 
-	Peers       *peers.Set    // the cluster; nil for a single node
-	PeerTimeout time.Duration // how long an item may wait for another node; 0 means 500 ms
-	PeerSecrets []string      // any of which peers must send; none: they need not, unless TLS has an authority
-	Policy      Policy        // what is answered while nobody can count; "" means PolicyLocal
-	TLS         *TLS          // nil serves without
+	Peers       *peers.Set     // the cluster; nil for a single node
+	Global      *global.Syncer // keeps counts that are taken elsewhere; needed with Peers
+	PeerTimeout time.Duration  // how long an item may wait for another node; 0 means 500 ms
+	PeerSecrets []string       // any of which peers must send; none: they need not, unless TLS has an authority
+	Policy      Policy         // what is answered while nobody can count; "" means PolicyLocal
+	TLS         *TLS           // nil serves without
 
 	MaxConns    int           // connections at a time, and requests; 64 more are for health checks and peers; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
@@ -60,6 +62,7 @@ type Server struct {
 	peerRoom room         // for peers', which clients must not take away
 
 	peers       *peers.Set
+	global      *global.Syncer
 	peerTimeout time.Duration
 	secrets     [][sha256.Size]byte // hashed, so that comparing them tells nothing of their lengths
 	policy      Policy
@@ -70,10 +73,10 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		limiter: o.Limiter, owner: o.Owner, log: o.Log,
-		peers: o.Peers, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
+		peers: o.Peers, global: o.Global, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
 		tls: o.TLS != nil, clientCerts: o.TLS != nil && o.TLS.HasCA(),
 	}
-	s.metrics = newMetrics(o.Limiter, o.Peers, s.policy, o.Version)
+	s.metrics = newMetrics(o.Limiter, o.Peers, o.Global, s.policy, o.Version)
 	s.failures = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	for _, secret := range o.PeerSecrets {
@@ -141,6 +144,8 @@ func (s *Server) routes() http.Handler {
 		r.Head(path, h)
 	}
 	r.Post(peers.BatchPath, s.guardPeers(s.handlePeerBatch))
+	r.Post(peers.ReportPath, s.guardPeers(s.handlePeerReport))
+	r.Post(peers.StatesPath, s.guardPeers(s.handlePeerStates))
 	get("/v1/peers", s.handlePeers)
 	get("/healthz", s.handleHealth)
 	get("/readyz", s.handleReady)

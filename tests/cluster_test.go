@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
@@ -66,6 +67,7 @@ func (c *cluster) add(t *testing.T, settings ...setting) *node {
 		set(len(c.nodes), &po, &so)
 	}
 	so.Peers = peers.New(po)
+	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
 	n := serve(t, ln, &node{clock: c.clock}, so)
 	c.nodes = append(c.nodes, n)
 	return n

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
@@ -58,6 +59,7 @@ func startAir(t *testing.T, n int, settings ...setting) *cluster {
 			set(i, &po, &so)
 		}
 		so.Peers = peers.New(po)
+		so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
 		node := &node{name: name, url: "http://" + name, peers: so.Peers, server: server.New(so), client: &http.Client{Transport: network}}
 		c.nodes, network[name] = append(c.nodes, node), node
 	}

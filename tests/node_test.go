@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/global"
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
@@ -41,9 +42,10 @@ func (c *clock) Set(t time.Time) {
 type node struct {
 	clock  *clock
 	url    string
-	name   string     // host:port, its name in the cluster
-	peers  *peers.Set // nil on a single node
-	stop   func()     // ends it; not twice
+	name   string         // host:port, its name in the cluster
+	peers  *peers.Set     // nil on a single node
+	global *global.Syncer // the same
+	stop   func()         // ends it; not twice
 	server *server.Server
 	client *http.Client // of the test
 }
@@ -68,7 +70,7 @@ func listen(t *testing.T) net.Listener {
 // serve makes n answer on ln until it is stopped, or the test ends.
 func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
 	t.Helper()
-	n.name, n.url, n.peers, n.client = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers, http.DefaultClient
+	n.name, n.url, n.peers, n.global, n.client = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers, o.Global, http.DefaultClient
 	if o.TLS != nil {
 		n.url = "https://" + n.name
 	}

@@ -1,0 +1,352 @@
+package global
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"weir/limits"
+)
+
+// nobody is the owner that takes what is owed while no other is known.
+const nobody = ""
+
+// An owner is a node that owns what this one owes, and the way of the debts to it.
+type owner struct {
+	name     string
+	silent   atomic.Bool  // it left a question without an answer, and has said nothing since
+	answered atomic.Int64 // when it last said something, by Clock
+	due      atomic.Bool  // a report is to go early
+
+	sending sync.Mutex // held while a report is on its way: there is one at a time
+	seq     int64      // of the last report; guarded by sending
+	report  []frozen   // the one that is not acknowledged; guarded by sending
+	failed  bool       // it has been sent before; guarded by sending
+
+	mu       sync.Mutex    // guards all below; may be locked while a shard is, not the other way round
+	line     []string      // limits with something gathered
+	reported int           // the length of report
+	since    time.Duration // no debt is older, by Clock; of no meaning while there is none
+	gone     bool          // the node has left, and nothing must stand in line here
+}
+
+// A frozen is one debt in a report.
+type frozen struct {
+	id   string
+	debt debt
+	copy bool
+}
+
+// maxReport bounds the debts in a report.
+const maxReport = limits.MaxItems
+
+// Clock gives the time since this Syncer was made, which no setting of the machine's clock changes.
+func (s *Syncer) Clock() time.Duration { return time.Since(s.began) }
+
+func (s *Syncer) owner(name string) *owner {
+	if o, ok := s.owners.Load(name); ok {
+		return o.(*owner)
+	}
+	o, _ := s.owners.LoadOrStore(name, &owner{name: name})
+	return o.(*owner)
+}
+
+func (s *Syncer) eachOwner(do func(*owner)) {
+	s.owners.Range(func(_, o any) bool {
+		do(o.(*owner))
+		return true
+	})
+}
+
+// heard notes that a node has answered.
+func (s *Syncer) heard(o *owner) {
+	o.answered.Store(int64(s.Clock()))
+	if o.silent.Load() {
+		o.silent.Store(false)
+	}
+}
+
+func (s *Syncer) reportSoon(o *owner) {
+	o.due.Store(true)
+	select {
+	case s.wake <- struct{}{}:
+	default: // somebody else has asked for it
+	}
+}
+
+// Owe notes that this node has taken r's hits, as the result says, from a limit that it doesn't own, in its own count.
+// It does nothing if there are no such hits.
+func (s *Syncer) Owe(id []byte, r *limits.Request, result *limits.Result) {
+	if !takes(r, result) {
+		return
+	}
+	state := s.limiter.State(id)
+	if state.Whole(s.limiter.Now()) {
+		return // it is over already
+	}
+	node, _ := s.cluster.Owner(id)
+	sh := s.shardOf(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.limiter.Now()
+	e := sh.add(id)
+	if e == nil {
+		s.metrics.dropped(droppedFull, r.Hits)
+		return
+	}
+	s.gatherFrom(e, id, r.Hits, &state, source{}, s.owner(node), now)
+}
+
+// gather adds hits that were taken from a copy, which is next after it.
+func (s *Syncer) gather(e *entry, id []byte, hits int64, next *limits.State, o *owner, now time.Time) {
+	ours := next.Shift(-e.ahead)
+	s.gatherFrom(e, id, hits, &ours, e.source, o, now)
+}
+
+func (s *Syncer) gatherFrom(e *entry, id []byte, hits int64, state *limits.State, from source, o *owner, now time.Time) {
+	if e.gathered.forgiven(from) {
+		s.metrics.dropped(droppedReset, e.gathered.Hits(now))
+		e.gathered = debt{}
+	}
+	s.metrics.dropped(droppedAlgorithm, e.gathered.Add(hits, state, now))
+	e.gathered.from = from
+	s.lineUp(e, id, o)
+}
+
+// lineUp puts a limit with something gathered in its owner's line.
+func (s *Syncer) lineUp(e *entry, id []byte, o *owner) {
+	if e.lined {
+		return
+	}
+	e.lined = true
+	if !o.push(string(id), s.Clock()) {
+		s.owner(nobody).push(string(id), s.Clock())
+	}
+}
+
+// push puts a limit in line, unless the owner is gone.
+func (o *owner) push(id string, now time.Duration) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.line)+o.reported == 0 {
+		o.since = now
+	}
+	if !o.gone {
+		o.line = append(o.line, id)
+	}
+	return !o.gone
+}
+
+// takeLine empties the line.
+func (o *owner) takeLine() (line []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	line, o.line = o.line, nil
+	return line
+}
+
+// putFirst puts limits that were taken out of the line back to its head.
+func (o *owner) putFirst(line []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line = append(line, o.line...)
+}
+
+// tryReport reports unless a report is on its way.
+func (s *Syncer) tryReport(ctx context.Context, o *owner) {
+	if o.sending.TryLock() {
+		defer o.sending.Unlock()
+		s.report(ctx, o)
+	}
+}
+
+// report sends what is owed to o, as often as there is more than one report takes. The caller holds sending.
+func (s *Syncer) report(ctx context.Context, o *owner) error {
+	for {
+		o.due.Store(false)
+		full := s.freeze(o)
+		if o.name != nobody && !s.cluster.Knows(o.name) {
+			s.thaw(o)
+			return nil
+		}
+		if o.name == nobody || len(o.report) == 0 && !o.silent.Load() {
+			return nil
+		}
+		answer, err := s.cluster.Report(ctx, o.name, s.message(o))
+		if err != nil {
+			o.failed = true
+			s.metrics.failed.Inc()
+			return err
+		}
+		s.acknowledge(o, answer)
+		if !full && !o.due.Load() {
+			return nil
+		}
+	}
+}
+
+// freeze makes a report of what stands in line, unless one is to be repeated. It is true if more has to wait. What belongs
+// to somebody else by now goes there.
+func (s *Syncer) freeze(o *owner) (full bool) {
+	if len(o.report) > 0 {
+		return false
+	}
+	line, now := o.takeLine(), s.limiter.Now()
+	o.seq = s.seq.Add(1)
+	for len(line) > 0 && len(o.report) < maxReport {
+		s.freezeOne(o, line[0], now)
+		line = line[1:]
+	}
+	o.putFirst(line)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reported, o.failed = len(o.report), false
+	return len(line) > 0
+}
+
+func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
+	name := unsafe.Slice(unsafe.StringData(id), len(id))
+	node, known := s.cluster.Owner(name)
+	sh := s.shardOf(name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.get(name)
+	if e == nil {
+		return
+	}
+	e.lined = false
+	switch {
+	case e.gathered.Hits(now) == 0:
+		e.gathered = debt{}
+	case known && node == nobody: // this node has become the owner
+		s.count(name, &e.gathered)
+		e.gathered = debt{}
+	case node != o.name || !known || !e.frozen.IsZero(): // the last is in a report to a former owner
+		s.lineUp(e, name, s.owner(node))
+	default:
+		o.report = append(o.report, frozen{id, e.gathered, e.hasCopy() && now.Before(e.until)})
+		e.frozen, e.seq = e.gathered, o.seq
+		e.gathered = debt{}
+	}
+}
+
+// count counts a debt here.
+func (s *Syncer) count(id []byte, d *debt) {
+	hits, ok := s.limiter.Owe(id, &d.Debt)
+	if !ok {
+		s.metrics.dropped(droppedAlgorithm, hits)
+		return
+	}
+	s.metrics.counted.AddInt64(hits)
+	s.shares.changed(id)
+}
+
+// message is the report as it is sent now: the same hits, at their age.
+func (s *Syncer) message(o *owner) *limits.Report {
+	now := s.limiter.Now()
+	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report))}
+	for i := range o.report {
+		f := &o.report[i]
+		if owed, ok := f.debt.Owed(f.id, now); ok {
+			owed.Start, owed.Epoch, owed.Copy = f.debt.from.start, f.debt.from.epoch, f.copy
+			r.Debts = append(r.Debts, owed)
+		}
+	}
+	if len(o.report) > 0 {
+		r.Seq = o.seq
+		s.metrics.sent(o.failed)
+	}
+	return r
+}
+
+// acknowledge drops the report that was answered, and takes over the states in the answer.
+func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
+	s.heard(o)
+	now := s.limiter.Now()
+	for i := range o.report {
+		f := &o.report[i]
+		s.metrics.reported.AddInt64(f.debt.Hits(now))
+		s.withEntry(f.id, func(e *entry) { e.frozen = debt{} })
+	}
+	o.report = nil
+	o.mu.Lock()
+	o.reported, o.since = 0, s.Clock() // about: what stands in line has come since it was sent
+	o.mu.Unlock()
+	for i := range answer.States {
+		n := &answer.States[i]
+		s.withEntry(string(n.AppendID(nil)), func(e *entry) {
+			if e.hasCopy() && s.update(e, &n.Snapshot, true, now) {
+				e.until = later(e.until, now.Add(time.Duration(n.Duration)))
+			}
+		})
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (s *Syncer) withEntry(id string, do func(*entry)) {
+	name := unsafe.Slice(unsafe.StringData(id), len(id))
+	sh := s.shardOf(name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.get(name); e != nil {
+		do(e)
+	}
+}
+
+// thaw gathers again what is in a report to a node that is gone. If that has counted it, somebody counts it again: nobody
+// can tell, and too much is better than too little.
+func (s *Syncer) thaw(o *owner) {
+	now := s.limiter.Now()
+	for i := range o.report {
+		f := &o.report[i]
+		s.withEntry(f.id, func(e *entry) {
+			e.gathered.Merge(&e.frozen.Debt, now)
+			e.frozen = debt{}
+			s.lineUp(e, []byte(f.id), s.owner(nobody))
+		})
+	}
+	o.report = nil
+	o.mu.Lock()
+	o.gone, o.reported = true, 0
+	o.mu.Unlock()
+	s.owners.Delete(o.name)
+	s.owner(nobody).putFirst(o.takeLine())
+}
+
+// forgetEnded takes out of the line what nobody wants to know any more, so that an owner that is away for long costs no more
+// memory than there are hits that count.
+func (s *Syncer) forgetEnded(o *owner) {
+	line, now := o.takeLine(), s.limiter.Now()
+	kept := line[:0]
+	for _, id := range line {
+		s.withEntry(id, func(e *entry) {
+			if e.gathered.Hits(now) == 0 {
+				e.gathered, e.lined = debt{}, false
+				return
+			}
+			kept = append(kept, id)
+		})
+	}
+	o.putFirst(kept)
+}
+
+// owing gives how many limits this node owes hits of, and for how long at most.
+func (s *Syncer) owing() (limits int, oldest time.Duration) {
+	s.eachOwner(func(o *owner) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		n := len(o.line) + o.reported
+		if limits += n; n > 0 {
+			oldest = max(oldest, s.Clock()-o.since)
+		}
+	})
+	return limits, oldest
+}

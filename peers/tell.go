@@ -1,0 +1,87 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/go-json-experiment/json"
+
+	"weir/limits"
+)
+
+// Start names the life of this process, in all calls.
+func (s *Set) Start() int64 { return s.start }
+
+// Owner gives the node that owns the limit which id names, "" if it is this one; false while this node doesn't know its
+// place.
+func (s *Set) Owner(id []byte) (node string, known bool) {
+	v := s.View()
+	if v == nil {
+		return "", false
+	}
+	if p := v.Owner(id); p != nil {
+		return p.name, true
+	}
+	return "", true
+}
+
+// Nodes gives the number of nodes in the list.
+func (s *Set) Nodes() int {
+	if v := s.View(); v != nil {
+		return v.Nodes()
+	}
+	return 1
+}
+
+// Knows says whether there is a node of that name in the list, other than this one.
+func (s *Set) Knows(node string) bool { return s.View().peer(node) != nil }
+
+// Report tells a node what was taken from its limits, and gives the states that it answers with. The error is a [Failure]
+// or a [*Rejection].
+func (s *Set) Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error) {
+	answer := new(limits.States)
+	return answer, s.tell(ctx, node, ReportPath, report, answer)
+}
+
+// Publish tells a node the states of limits that this one owns. The error is a [Failure] or a [*Rejection].
+func (s *Set) Publish(ctx context.Context, node string, states *limits.States) error {
+	return s.tell(ctx, node, StatesPath, states, new(struct{}))
+}
+
+func (s *Set) tell(ctx context.Context, node, path string, message, answer any) error {
+	p := s.View().peer(node)
+	if p == nil {
+		return ErrUnreachable
+	}
+	if p.health.down.Load() {
+		return ErrDown
+	}
+	err := p.tell(ctx, path, message, answer)
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		p.conclude(err)
+	}
+	return err
+}
+
+// tell sends a message that isn't a group of checks. Unlike those it may be repeated, since it says when it was.
+func (p *Peer) tell(ctx context.Context, path string, message, answer any) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	text, err := p.deliver(ctx, path, body)
+	var status statusError
+	if errors.As(err, &status) && status == http.StatusNotFound {
+		return ErrRefused // a node of an older version
+	}
+	if err != nil {
+		return p.classify(err)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		p.set.options.Log.Warn().Str("peer", p.name).Str("path", path).Err(err).Msg("a peer's answer makes no sense")
+		p.cause.Store(new(error(ErrBroken)))
+		return ErrBroken
+	}
+	return nil
+}
