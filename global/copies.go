@@ -33,6 +33,7 @@ type source struct{ start, epoch, version int64 }
 type debt struct {
 	limits.Debt
 	from source
+	here int64 // how many of them this node's own count holds, too
 }
 
 // forgiven says whether the hits were taken before the limit began anew, as now says it has.
@@ -214,9 +215,8 @@ func (s *Syncer) Missed(id []byte, r *limits.Request, node string, asked time.Du
 	return result, true
 }
 
-// Published takes over what a node tells of limits that it owns.
+// Published takes over what a node tells of limits that it owns. That is no answer: who can be heard need not hear.
 func (s *Syncer) Published(node string, states *limits.States) {
-	s.heard(s.owner(node))
 	now := s.limiter.Now()
 	var id []byte
 	for i := range states.States {

@@ -39,8 +39,14 @@ type frozen struct {
 	copy bool
 }
 
-// maxReport bounds the debts in a report.
-const maxReport = limits.MaxItems
+// What bounds a message: how many debts or states are in it, and their bytes, for all of which there is room in 4 MiB.
+const (
+	maxReport = limits.MaxItems
+	maxBytes  = 3 << 20
+)
+
+// messageBytes is the most that a debt or a state takes in a message: JSON writes six bytes for some characters.
+func messageBytes(id string) int { return 512 + 6*len(id) }
 
 // Clock gives the time since this Syncer was made, which no setting of the machine's clock changes.
 func (s *Syncer) Clock() time.Duration { return time.Since(s.began) }
@@ -97,6 +103,7 @@ func (s *Syncer) Owe(id []byte, r *limits.Request, result *limits.Result) {
 		return
 	}
 	s.gatherFrom(e, id, r.Hits, &state, source{}, s.owner(node), now)
+	e.gathered.here += r.Hits
 }
 
 // gather adds hits that were taken from a copy, which is next after it.
@@ -110,6 +117,7 @@ func (s *Syncer) gatherFrom(e *entry, id []byte, hits int64, state *limits.State
 		s.metrics.dropped(droppedReset, e.gathered.Hits(now))
 		e.gathered = debt{}
 	}
+	e.gathered.here = min(e.gathered.here, e.gathered.Hits(now)) // of the present window
 	s.metrics.dropped(droppedAlgorithm, e.gathered.Add(hits, state, now))
 	e.gathered.from = from
 	s.lineUp(e, id, o)
@@ -191,11 +199,14 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 // to somebody else by now goes there.
 func (s *Syncer) freeze(o *owner) (full bool) {
 	if len(o.report) > 0 {
-		return false
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.line) > 0
 	}
 	line, now := o.takeLine(), s.limiter.Now()
 	o.seq = s.seq.Add(1)
-	for len(line) > 0 && len(o.report) < maxReport {
+	for size := 0; len(line) > 0 && len(o.report) < maxReport && size < maxBytes; {
+		size += messageBytes(line[0])
 		s.freezeOne(o, line[0], now)
 		line = line[1:]
 	}
@@ -221,6 +232,7 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 	case e.gathered.Hits(now) == 0:
 		e.gathered = debt{}
 	case known && node == nobody: // this node has become the owner
+		e.gathered.Less(e.gathered.here, now)
 		s.count(name, &e.gathered)
 		e.gathered = debt{}
 	case node != o.name || !known || !e.frozen.IsZero(): // the last is in a report to a former owner
@@ -276,7 +288,11 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 	o.mu.Unlock()
 	for i := range answer.States {
 		n := &answer.States[i]
-		s.withEntry(string(n.AppendID(nil)), func(e *entry) {
+		id := n.AppendID(nil)
+		if !s.owns(o.name, id) {
+			continue
+		}
+		s.withEntry(string(id), func(e *entry) {
 			if e.hasCopy() && s.update(e, &n.Snapshot, true, now) {
 				e.until = later(e.until, now.Add(time.Duration(n.Duration)))
 			}
@@ -308,7 +324,8 @@ func (s *Syncer) thaw(o *owner) {
 	for i := range o.report {
 		f := &o.report[i]
 		s.withEntry(f.id, func(e *entry) {
-			e.gathered.Merge(&e.frozen.Debt, now)
+			s.metrics.dropped(droppedAlgorithm, e.gathered.Merge(&e.frozen.Debt, now))
+			e.gathered.here += e.frozen.here
 			e.frozen = debt{}
 			s.lineUp(e, []byte(f.id), s.owner(nobody))
 		})
@@ -317,7 +334,7 @@ func (s *Syncer) thaw(o *owner) {
 	o.mu.Lock()
 	o.gone, o.reported = true, 0
 	o.mu.Unlock()
-	s.owners.Delete(o.name)
+	s.owners.CompareAndDelete(o.name, o)
 	s.owner(nobody).putFirst(o.takeLine())
 }
 

@@ -91,7 +91,9 @@ func (s *Syncer) Share(id []byte, window time.Duration, node string, start int64
 	key := unsafe.String(&id[0], len(id))
 	one, ok := sh.known.Get(key)
 	if !ok {
-		one = new(share)
+		// There may have been one before, and copies of that: so it is a new version, of no epoch that would forgive anything.
+		sh.version++
+		one = &share{state: s.limiter.State(id), version: sh.version}
 		sh.known.Add(strings.Clone(key), one)
 		sh.number.Store(int64(sh.known.Len()))
 	}
@@ -188,7 +190,7 @@ func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
 		s.metrics.dropped(droppedReset, d.Hits(now))
 		return
 	}
-	s.count(id, &debt{*d, from})
+	s.count(id, &debt{Debt: *d, from: from})
 }
 
 // passOn owes to another node what was owed to this one.
@@ -201,7 +203,7 @@ func (s *Syncer) passOn(id []byte, d *limits.Debt, node string, now time.Time) {
 		s.metrics.dropped(droppedFull, d.Hits(now))
 		return
 	}
-	e.gathered.Merge(d, now)
+	s.metrics.dropped(droppedAlgorithm, e.gathered.Merge(d, now))
 	e.gathered.from = source{}
 	s.lineUp(e, id, s.owner(node))
 }
@@ -222,7 +224,10 @@ func (sh *shares) epoch(l *limits.Limiter, id []byte, now time.Time) int64 {
 type notice struct {
 	states   limits.States
 	versions []int64
+	bytes    int
 }
+
+func (n *notice) full() bool { return len(n.versions) == maxReport || n.bytes >= maxBytes }
 
 // publish tells the nodes that keep copies what has changed: all of it, or as far as was told. Each is told one thing at a
 // time; whoever can't be is told again.
@@ -256,6 +261,7 @@ func (sh *shares) toLookAt(all bool) []string {
 // collect adds what is to be told of some limits to whom.
 func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 	sh := &s.shares
+	acked := s.received.all() // before any state is looked at, as in Share
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.limiter.Now()
@@ -266,7 +272,7 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 			continue
 		}
 		sh.look(s.limiter, unsafe.Slice(unsafe.StringData(key), len(key)), one, now)
-		if s.noteHolders(notices, key, one, now) {
+		if s.noteHolders(notices, key, one, acked, now) {
 			sh.dirty[key] = struct{}{}
 		} else {
 			delete(sh.dirty, key)
@@ -279,7 +285,7 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 }
 
 // noteHolders adds one limit to what its holders are to be told. It is true while one of them is behind.
-func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share, now time.Time) (behind bool) {
+func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share, acked map[int64]int64, now time.Time) (behind bool) {
 	one.holders = slices.DeleteFunc(one.holders, func(h holder) bool { return now.After(h.until) || !s.cluster.Knows(h.node) })
 	for i := range one.holders {
 		h := &one.holders[i]
@@ -288,7 +294,7 @@ func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share,
 		}
 		behind = true
 		n := notices[h.node]
-		if n == nil && s.shares.busy[h.node] || n != nil && len(n.versions) == limits.MaxItems {
+		if n == nil && s.shares.busy[h.node] || n != nil && n.full() {
 			continue
 		}
 		if n == nil {
@@ -297,9 +303,10 @@ func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share,
 			s.shares.busy[h.node] = true
 		}
 		name, uniqueKey := limits.SplitID(key)
+		n.bytes += messageBytes(key)
 		n.versions = append(n.versions, one.version)
 		n.states.States = append(n.states.States, limits.Named{Name: name, UniqueKey: uniqueKey,
-			Snapshot: *s.snapshot(one, s.received.last(h.start), now)})
+			Snapshot: *s.snapshot(one, acked[h.start], now)})
 	}
 	return behind
 }
@@ -346,6 +353,17 @@ func (r *received) last(start int64) int64 {
 	defer r.mu.Unlock()
 	seq, _ := r.seqs.Get(start)
 	return seq
+}
+
+// all gives that of all senders.
+func (r *received) all() map[int64]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(map[int64]int64, r.seqs.Len())
+	for _, start := range r.seqs.Keys() {
+		all[start], _ = r.seqs.Peek(start)
+	}
+	return all
 }
 
 // once counts a report if it is new, and nobody else's meanwhile.

@@ -75,18 +75,28 @@ func (d *Debt) Add(hits int64, on *State, now time.Time) (dropped int64) {
 	return dropped
 }
 
-// Merge adds the hits of another debt of the same limit.
-func (d *Debt) Merge(other *Debt, now time.Time) {
+// Merge adds the hits of another debt of the same limit. It gives the hits that were owed in another algorithm, and are not
+// any more.
+func (d *Debt) Merge(other *Debt, now time.Time) (dropped int64) {
 	t := now.UnixNano()
 	owed := other.at(t)
 	switch mine := d.at(t); {
 	case owed.whole():
 	case mine.whole() || mine.algorithm != owed.algorithm:
+		dropped = int64(mine.hits())
 		*d = *other
 	default:
 		d.raw = sum63(mine.hits(), owed.hits())
 		d.state, _ = mine.join(other, t)
 	}
+	return dropped
+}
+
+// Less takes hits out of a debt, the latest ones first.
+func (d *Debt) Less(hits int64, now time.Time) {
+	d.state = d.at(now.UnixNano())
+	d.state.give(uint64(hits))
+	d.raw = d.state.hits()
 }
 
 // Shift gives the same debt by a clock that is ahead by some time.
@@ -220,7 +230,8 @@ func (l *Limiter) Window(r *Request) time.Duration {
 }
 
 // Begins says whether s began after was, so that hits taken from was have nothing to do with it: a TokenBucket is in another
-// window. The other algorithms have no such moment.
+// window. The other algorithms have no such moment. A window that starts earlier is the same one, re-dated by a clock that
+// stepped back.
 func (s *State) Begins(was *State) bool {
-	return s.algorithm == TokenBucket && !s.whole() && (was.whole() || was.algorithm != s.algorithm || was.stamp != s.stamp)
+	return s.algorithm == TokenBucket && !s.whole() && (was.whole() || was.algorithm != s.algorithm || was.stamp < s.stamp)
 }

@@ -42,6 +42,8 @@ func (n *Snapshot) Set(s State, now time.Time) {
 // State gives the state, by the owner's clock. It is false if n is not what Set makes.
 func (n *Snapshot) State() (s State, ok bool) {
 	switch {
+	case !saneClock(n.Now):
+		return State{}, false
 	case n.Used == 0 && n.Rest == 0:
 		return State{}, true
 	case n.Used < 0, n.Rest < 0, !saneTerms(n.Algorithm, n.Limit, n.Duration, n.Age, n.Now):
@@ -61,10 +63,15 @@ func (n *Snapshot) State() (s State, ok bool) {
 // saneTerms says whether what another node tells can be. Calendar units may be a little longer than the longest duration
 // in milliseconds.
 func saneTerms(a Algorithm, limit, duration, age, now int64) bool {
-	const longest = (MaxDurationMs + day) * nsPerMs
 	return a < algorithms && limit >= 0 && 0 < duration && duration <= longest &&
-		0 <= age && age <= 2*longest && 0 <= now && now <= math.MaxInt64-2*longest
+		0 <= age && age <= 2*longest && saneClock(now)
 }
+
+// longest is that of all windows, in nanoseconds.
+const longest = (MaxDurationMs + day) * nsPerMs
+
+// saneClock says whether another node's clock can be read with any window around it.
+func saneClock(now int64) bool { return 0 <= now && now <= math.MaxInt64-2*longest }
 
 // An Owed is the [Debt] of one limit as it travels to the owner.
 type Owed struct {

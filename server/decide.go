@@ -69,14 +69,15 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 		return
 	}
 	away := x.isAway(owner)
-	if r.Behavior&limits.Global != 0 && !x.isAsked(owner, r) {
+	kind, asked := x.isAsked(owner, r)
+	if r.Behavior&limits.Global != 0 && !asked {
 		var ok bool
 		if x.results[i], ok = s.global.Check(x.id, r, owner.Name(), away); ok {
 			return
 		}
 	}
 	if !away {
-		x.groupOf(owner, kindOf(r)).add(i, r)
+		x.groupOf(owner, kind).add(i, r)
 		return
 	}
 	if peer := view.StandIn(x.id, owner); peer != nil {
@@ -95,19 +96,27 @@ func kindOf(r *limits.Request) kind {
 }
 
 // isAsked says whether the owner is asked for an earlier item of the same limit already, so that this one must not be
-// decided before it. Of many it is not worth to find out.
-func (x *exchange) isAsked(owner *peers.Peer, r *limits.Request) bool {
+// decided before it, and has to go the same way, whatever its own would be. Of many it is not worth to find out.
+func (x *exchange) isAsked(owner *peers.Peer, r *limits.Request) (way kind, asked bool) {
 	const many = 32
+	way = kindOf(r)
 	for i := range x.groups {
-		g := &x.groups[i]
-		if g.peer != owner || g.kind != shared {
-			continue
+		switch g := &x.groups[i]; {
+		case g.peer != owner || g.kind == standIn:
+		case g.kind != way && x.has(g, r):
+			return g.kind, true
+		case g.kind == way && way == shared:
+			asked = len(g.places) > many || x.has(g, r)
 		}
-		return len(g.places) > many || slices.ContainsFunc(g.places, func(place int) bool {
-			return x.requests[place].Name == r.Name && x.requests[place].UniqueKey == r.UniqueKey
-		})
 	}
-	return false
+	return way, asked
+}
+
+// has says whether an item of a group is of the same limit as r.
+func (x *exchange) has(g *group, r *limits.Request) bool {
+	return slices.ContainsFunc(g.places, func(place int) bool {
+		return x.requests[place].UniqueKey == r.UniqueKey && x.requests[place].Name == r.Name
+	})
 }
 
 // An ownerSeen is whether an owner was away when the first of a request's items for it was looked at. That holds for all
@@ -196,31 +205,37 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 	s.settle(x, g.places, view, err)
 }
 
-// askForCopy has GLOBAL items counted by their owner, and keeps copies of what it says. If it takes longer than callers of
-// a GLOBAL limit should wait, the copies that are there decide; the error is for the items that are left in g then.
+// askForCopy has GLOBAL items counted by their owner. If it takes longer than callers of a GLOBAL limit should wait, the
+// copies that are there decide; the error is for the items that are left in g then.
 func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
 	asked := s.global.Clock()
 	ctx, cancel := context.WithTimeout(ctx, globalWait)
 	defer cancel()
 	err := s.askPeer(ctx, x, g, "")
-	if errors.Is(err, context.Canceled) {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
 	var id [limits.MaxIDBytes]byte
 	g.places = slices.DeleteFunc(g.places, func(place int) (done bool) {
-		r, result := &x.requests[place], &x.results[place]
-		if err == nil {
-			s.global.Learn(r.AppendID(id[:0]), r, g.peer.Name(), result.State)
-			result.State = nil
-			return true
+		r := &x.requests[place]
+		if r.Behavior&limits.Global == 0 {
+			return false // it came along with one of its limit
 		}
 		decided, ok := s.global.Missed(r.AppendID(id[:0]), r, g.peer.Name(), asked, !peers.NotCounted(err))
 		if ok {
-			*result = decided
+			x.results[place] = decided
 		}
 		return ok
 	})
 	return err
+}
+
+// learn keeps a copy of what the owner said of a limit.
+func (s *Server) learn(r *limits.Request, result *limits.Result, owner string) {
+	if r.Behavior&limits.Global != 0 {
+		var id [limits.MaxIDBytes]byte
+		s.global.Learn(r.AppendID(id[:0]), r, owner, result.State)
+	}
 }
 
 // globalWait is how long a GLOBAL check may wait for the owner.
@@ -263,7 +278,11 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 		s.metrics.standIns.Add(len(g.places))
 	}
 	for i, place := range g.places {
+		if g.kind != standIn {
+			s.learn(&x.requests[place], &results[i], g.peer.Name())
+		}
 		x.results[place] = results[i]
+		x.results[place].State = nil // not the client's
 		x.results[place].Metadata.Owner = g.peer.Name()
 		x.results[place].Metadata.Degraded = degraded
 	}

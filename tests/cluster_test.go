@@ -26,6 +26,8 @@ type cluster struct {
 	nodes []*node
 	clock *clock
 	wires *wires
+	air   *air // what they are in, if not over sockets
+	room  int  // for copies and debts in each of those; 0 means the default
 }
 
 // A setting changes the options of one of a cluster's nodes.

@@ -23,10 +23,11 @@ import (
 	"weir/server"
 )
 
-// An air is a network without sockets: a request goes straight to the handler of the node that it is for.
-type air map[string]*node
+// An air is a network without sockets: a request goes straight to the handler of the node that it is for. It is safe for
+// concurrent use.
+type air struct{ nodes sync.Map }
 
-func (a air) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a *air) RoundTrip(r *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{})
 	}
@@ -37,7 +38,8 @@ func (a air) RoundTrip(r *http.Request) (*http.Response, error) {
 	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.RequestURI(), body)
 	in.Header = r.Header.Clone()
 	out := httptest.NewRecorder()
-	a[r.URL.Host].server.Handler().ServeHTTP(out, in)
+	there, _ := a.nodes.Load(r.URL.Host)
+	there.(*node).server.Handler().ServeHTTP(out, in)
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -48,30 +50,42 @@ func (a air) RoundTrip(r *http.Request) (*http.Response, error) {
 // outage of seconds costs none, and lengths of time are exact.
 func startAir(t *testing.T, n int, settings ...setting) *cluster {
 	t.Helper()
-	c, network := &cluster{wires: newWires()}, air{}
+	c := &cluster{}
+	c.startAir(t, n, settings...)
+	return c
+}
+
+func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
+	t.Helper()
+	c.wires, c.air = newWires(), new(air)
 	for i := range n {
-		name := string('a'+rune(i)) + ":1"
-		po := peers.Options{Transport: func(to string, _ http.RoundTripper) http.RoundTripper {
-			return &wire{c.wires, name, to, network}
-		}}
-		so := server.Options{Limiter: limits.New(10_000, time.Now)}
-		for _, set := range settings {
-			set(i, &po, &so)
-		}
-		so.Peers = peers.New(po)
-		so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
-		node := &node{name: name, url: "http://" + name, peers: so.Peers, server: server.New(so), client: &http.Client{Transport: network}}
-		c.nodes, network[name] = append(c.nodes, node), node
+		c.nodes = append(c.nodes, c.newInAir(i, settings...))
 	}
 	c.tellAll()
 	t.Cleanup(func() { <-time.After(2 * time.Hour) }) // calls that nobody waits for any more end by themselves
 	c.letGo(t)
-	return c
+}
+
+// newInAir makes the node at a place in the list, which takes over its name.
+func (c *cluster) newInAir(i int, settings ...setting) *node {
+	name := string('a'+rune(i)) + ":1"
+	po := peers.Options{Transport: func(to string, _ http.RoundTripper) http.RoundTripper {
+		return &wire{c.wires, name, to, c.air}
+	}}
+	so := server.Options{Limiter: limits.New(10_000, time.Now)}
+	for _, set := range settings {
+		set(i, &po, &so)
+	}
+	so.Peers = peers.New(po)
+	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01, Size: c.room})
+	n := &node{name: name, url: "http://" + name, peers: so.Peers, global: so.Global, server: server.New(so), client: &http.Client{Transport: c.air}}
+	c.air.nodes.Store(name, n)
+	return n
 }
 
 // The words that metadata.degraded may hold.
 var degradedWords = []string{"owner_unreachable", "owner_busy", "owner_down", "owner_timeout", "owner_broken", "owner_refused",
-	"owner_out", "not_ready"}
+	"owner_out", "owner_silent", "not_ready"}
 
 // by gives a policy to all nodes.
 func by(policy server.Policy) setting {
