@@ -33,6 +33,7 @@ type source struct{ start, epoch, version int64 }
 type debt struct {
 	limits.Debt
 	from source
+	here bool // this node's own limiter has counted all of them
 }
 
 // forgiven says whether the hits were taken before the limit began anew, as now says it has.
@@ -41,6 +42,13 @@ func (d *debt) forgiven(now source) bool {
 }
 
 func (e *entry) hasCopy() bool { return !e.until.IsZero() }
+
+// doubt has the copy decide no more while the owner can be asked.
+func (e *entry) doubt(now time.Time) {
+	if e.hasCopy() && !now.After(e.until) {
+		e.until = now.Add(-1)
+	}
+}
 
 func (e *entry) owes() bool { return !e.gathered.IsZero() || !e.frozen.IsZero() }
 
@@ -154,7 +162,8 @@ func (s *Syncer) decide(e *entry, id []byte, r *limits.Request, o *owner, now ti
 }
 
 // decideAlone takes hits from a copy, whatever they are, and owes them if it may: hits whose fate is unknown must not be
-// counted twice.
+// counted twice. Where the copy has changed in a way that the owner will not hear of, it is the owner's word that counts as
+// soon as there is one.
 func (s *Syncer) decideAlone(e *entry, id []byte, r *limits.Request, o *owner, now time.Time, owe bool) limits.Result {
 	at := now.Add(e.ahead)
 	next, result, same := s.limiter.Try(&e.state, r, at)
@@ -165,8 +174,11 @@ func (s *Syncer) decideAlone(e *entry, id []byte, r *limits.Request, o *owner, n
 		e.source = source{} // the owner knows nothing of the window that this may begin
 	}
 	e.state = next
-	if owe && takes(r, &result) {
+	switch refused := result.Status == limits.StatusOverLimit && r.Behavior&limits.DrainOverLimit == 0; {
+	case owe && takes(r, &result):
 		s.gather(e, id, r.Hits, &next, o, now)
+	case !owe, !refused:
+		e.doubt(now)
 	}
 	return result
 }
@@ -251,7 +263,11 @@ func (s *Syncer) update(e *entry, n *limits.Snapshot, direct bool, now time.Time
 	case from.start != e.start && e.start != 0 && !direct:
 		return false
 	}
-	e.source, e.ahead = from, time.Unix(0, n.Now).Sub(now)
+	ahead := time.Unix(0, n.Now).Sub(now)
+	if from == e.source {
+		ahead = max(ahead, e.ahead) // who says the same later was longer under way
+	}
+	e.source, e.ahead = from, ahead
 	if !e.frozen.IsZero() && n.Acked < e.seq && !e.frozen.forgiven(from) {
 		state = s.put(state, &e.frozen, e.ahead, now)
 	}
