@@ -43,6 +43,13 @@ func (d *debt) forgiven(now source) bool {
 
 func (e *entry) hasCopy() bool { return !e.until.IsZero() }
 
+// doubt has the copy decide no more while the owner can be asked.
+func (e *entry) doubt(now time.Time) {
+	if e.hasCopy() && !now.After(e.until) {
+		e.until = now.Add(-1)
+	}
+}
+
 func (e *entry) owes() bool { return !e.gathered.IsZero() || !e.frozen.IsZero() }
 
 // A shard is one part of the entries under one lock.
@@ -119,6 +126,15 @@ func (s *Syncer) Check(id []byte, r *limits.Request, node string, away bool) (re
 	return result, true
 }
 
+// HasCopy says whether this node has a copy of a limit, if an old one.
+func (s *Syncer) HasCopy(id []byte) bool {
+	sh := s.shardOf(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.get(id)
+	return e != nil && e.hasCopy()
+}
+
 // label says where an answer comes from.
 func (s *Syncer) label(result *limits.Result, node string, alone bool) {
 	result.Metadata.Owner, result.Metadata.Source = node, limits.SourceReplica
@@ -155,7 +171,8 @@ func (s *Syncer) decide(e *entry, id []byte, r *limits.Request, o *owner, now ti
 }
 
 // decideAlone takes hits from a copy, whatever they are, and owes them if it may: hits whose fate is unknown must not be
-// counted twice.
+// counted twice. Where the copy has changed in a way that the owner will not hear of, it is the owner's word that counts as
+// soon as there is one.
 func (s *Syncer) decideAlone(e *entry, id []byte, r *limits.Request, o *owner, now time.Time, owe bool) limits.Result {
 	at := now.Add(e.ahead)
 	next, result, same := s.limiter.Try(&e.state, r, at)
@@ -168,6 +185,8 @@ func (s *Syncer) decideAlone(e *entry, id []byte, r *limits.Request, o *owner, n
 	e.state = next
 	if owe && takes(r, &result) {
 		s.gather(e, id, r.Hits, &next, o, now)
+	} else if result.Status == limits.StatusOK || r.Behavior&limits.DrainOverLimit != 0 {
+		e.doubt(now)
 	}
 	return result
 }
@@ -251,7 +270,11 @@ func (s *Syncer) update(e *entry, n *limits.Snapshot, direct bool, now time.Time
 	case from.start != e.start && e.start != 0 && !direct:
 		return false
 	}
-	e.source, e.ahead = from, time.Unix(0, n.Now).Sub(now)
+	ahead := time.Unix(0, n.Now).Sub(now)
+	if from == e.source {
+		ahead = max(ahead, e.ahead) // who says the same later was longer under way
+	}
+	e.source, e.ahead = from, ahead
 	if !e.frozen.IsZero() && n.Acked < e.seq && !e.frozen.forgiven(from) {
 		state = s.put(state, &e.frozen, e.ahead, now)
 	}

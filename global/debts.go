@@ -155,11 +155,21 @@ func (o *owner) takeLine() (line []string) {
 	return line
 }
 
-// putFirst puts limits that were taken out of the line back to its head.
-func (o *owner) putFirst(line []string) {
+// putFirst puts limits that were taken out of an owner's line back to its head.
+func (s *Syncer) putFirst(o *owner, line []string) {
+	if !o.putFirst(line) {
+		s.owner(nobody).putFirst(line)
+	}
+}
+
+// putFirst does that unless the owner is gone.
+func (o *owner) putFirst(line []string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.line = append(line, o.line...)
+	if !o.gone {
+		o.line = append(line, o.line...)
+	}
+	return !o.gone
 }
 
 // tryReport reports unless a report is on its way.
@@ -174,7 +184,7 @@ func (s *Syncer) tryReport(ctx context.Context, o *owner) {
 func (s *Syncer) report(ctx context.Context, o *owner) error {
 	for {
 		o.due.Store(false)
-		full := s.freeze(o)
+		more := s.freeze(o)
 		if o.name != nobody && !s.cluster.Knows(o.name) {
 			s.thaw(o)
 			return nil
@@ -189,7 +199,7 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 			return err
 		}
 		s.acknowledge(o, answer)
-		if !full && !o.due.Load() {
+		if !more && !o.due.Load() {
 			return nil
 		}
 	}
@@ -197,7 +207,7 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 
 // freeze makes a report of what stands in line, unless one is to be repeated. It is true if more has to wait. What belongs
 // to somebody else by now goes there.
-func (s *Syncer) freeze(o *owner) (full bool) {
+func (s *Syncer) freeze(o *owner) (more bool) {
 	if len(o.report) > 0 {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -210,7 +220,7 @@ func (s *Syncer) freeze(o *owner) (full bool) {
 		s.freezeOne(o, line[0], now)
 		line = line[1:]
 	}
-	o.putFirst(line)
+	s.putFirst(o, line)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reported, o.failed = len(o.report), false
@@ -218,7 +228,7 @@ func (s *Syncer) freeze(o *owner) (full bool) {
 }
 
 func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
-	name := unsafe.Slice(unsafe.StringData(id), len(id))
+	name := bytesOf(id)
 	node, known := s.cluster.Owner(name)
 	sh := s.shardOf(name)
 	sh.mu.Lock()
@@ -233,7 +243,7 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 		e.gathered = debt{}
 	case known && node == nobody: // this node has become the owner
 		e.gathered.Less(e.gathered.here, now)
-		s.count(name, &e.gathered)
+		s.count(name, &e.gathered.Debt)
 		e.gathered = debt{}
 	case node != o.name || !known || !e.frozen.IsZero(): // the last is in a report to a former owner
 		s.lineUp(e, name, s.owner(node))
@@ -245,8 +255,8 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 }
 
 // count counts a debt here.
-func (s *Syncer) count(id []byte, d *debt) {
-	hits, ok := s.limiter.Owe(id, &d.Debt)
+func (s *Syncer) count(id []byte, d *limits.Debt) {
+	hits, ok := s.limiter.Owe(id, d)
 	if !ok {
 		s.metrics.dropped(droppedAlgorithm, hits)
 		return
@@ -261,10 +271,13 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report))}
 	for i := range o.report {
 		f := &o.report[i]
-		if owed, ok := f.debt.Owed(f.id, now); ok {
-			owed.Start, owed.Epoch, owed.Copy = f.debt.from.start, f.debt.from.epoch, f.copy
-			r.Debts = append(r.Debts, owed)
+		owed, ok := f.debt.Owed(f.id, now)
+		if !ok { // it is over, so there will be no answer to it, while an earlier one may have been lost
+			s.withEntry(bytesOf(f.id), func(e *entry) { e.doubt(now) })
+			continue
 		}
+		owed.Start, owed.Epoch, owed.Copy = f.debt.from.start, f.debt.from.epoch, f.copy
+		r.Debts = append(r.Debts, owed)
 	}
 	if len(o.report) > 0 {
 		r.Seq = o.seq
@@ -280,7 +293,7 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 	for i := range o.report {
 		f := &o.report[i]
 		s.metrics.reported.AddInt64(f.debt.Hits(now))
-		s.withEntry(f.id, func(e *entry) { e.frozen = debt{} })
+		s.withEntry(bytesOf(f.id), func(e *entry) { e.frozen = debt{} })
 	}
 	o.report = nil
 	o.mu.Lock()
@@ -292,7 +305,7 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 		if !s.owns(o.name, id) {
 			continue
 		}
-		s.withEntry(string(id), func(e *entry) {
+		s.withEntry(id, func(e *entry) {
 			if e.hasCopy() && s.update(e, &n.Snapshot, true, now) {
 				e.until = later(e.until, now.Add(time.Duration(n.Duration)))
 			}
@@ -307,12 +320,14 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func (s *Syncer) withEntry(id string, do func(*entry)) {
-	name := unsafe.Slice(unsafe.StringData(id), len(id))
-	sh := s.shardOf(name)
+// bytesOf gives the bytes of an id, which nobody may change.
+func bytesOf(id string) []byte { return unsafe.Slice(unsafe.StringData(id), len(id)) }
+
+func (s *Syncer) withEntry(id []byte, do func(*entry)) {
+	sh := s.shardOf(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.get(name); e != nil {
+	if e := sh.get(id); e != nil {
 		do(e)
 	}
 }
@@ -323,11 +338,15 @@ func (s *Syncer) thaw(o *owner) {
 	now := s.limiter.Now()
 	for i := range o.report {
 		f := &o.report[i]
-		s.withEntry(f.id, func(e *entry) {
-			s.metrics.dropped(droppedAlgorithm, e.gathered.Merge(&e.frozen.Debt, now))
-			e.gathered.here += e.frozen.here
-			e.frozen = debt{}
-			s.lineUp(e, []byte(f.id), s.owner(nobody))
+		s.withEntry(bytesOf(f.id), func(e *entry) {
+			all := e.frozen
+			if !e.gathered.IsZero() {
+				all.from = e.gathered.from
+				all.here += e.gathered.here
+				s.metrics.dropped(droppedAlgorithm, all.Merge(&e.gathered.Debt, now))
+			}
+			e.gathered, e.frozen = all, debt{}
+			s.lineUp(e, bytesOf(f.id), s.owner(nobody))
 		})
 	}
 	o.report = nil
@@ -344,7 +363,7 @@ func (s *Syncer) forgetEnded(o *owner) {
 	line, now := o.takeLine(), s.limiter.Now()
 	kept := line[:0]
 	for _, id := range line {
-		s.withEntry(id, func(e *entry) {
+		s.withEntry(bytesOf(id), func(e *entry) {
 			if e.gathered.Hits(now) == 0 {
 				e.gathered, e.lined = debt{}, false
 				return
@@ -352,7 +371,7 @@ func (s *Syncer) forgetEnded(o *owner) {
 			kept = append(kept, id)
 		})
 	}
-	o.putFirst(kept)
+	s.putFirst(o, kept)
 }
 
 // owing gives how many limits this node owes hits of, and for how long at most.

@@ -84,6 +84,12 @@ func (s *Syncer) Changed(id []byte, r *limits.Request) {
 // Share gives the state of a limit of ours to a node, in the present life of its process, which is told of its changes
 // during window from now on.
 func (s *Syncer) Share(id []byte, window time.Duration, node string, start int64) *limits.Snapshot {
+	return s.share(id, window, node, start, false)
+}
+
+// share does that. Only a node that is sure to hear the answer, or has no copy yet, need not be told the same again: a
+// question may have come so late that nobody waits for the answer.
+func (s *Syncer) share(id []byte, window time.Duration, node string, start int64, heard bool) *limits.Snapshot {
 	acked := s.received.last(start) // before the state is looked at: rather is more in that than this says
 	sh := &s.shares
 	sh.mu.Lock()
@@ -91,7 +97,7 @@ func (s *Syncer) Share(id []byte, window time.Duration, node string, start int64
 	key := unsafe.String(&id[0], len(id))
 	one, ok := sh.known.Get(key)
 	if !ok {
-		// There may have been one before, and copies of that: so it is a new version, of no epoch that would forgive anything.
+		// Who has a copy from before all the same has lower numbers, and what he took from that counts.
 		sh.version++
 		one = &share{state: s.limiter.State(id), version: sh.version}
 		sh.known.Add(strings.Clone(key), one)
@@ -104,10 +110,14 @@ func (s *Syncer) Share(id []byte, window time.Duration, node string, start int64
 		i = len(one.holders)
 		one.holders = append(one.holders, holder{node: node})
 	}
-	h := &one.holders[i]
-	// A second longer than the other side reckons, which starts later.
-	h.start, h.until, h.told = start, later(h.until, now.Add(window+time.Second)), one.version
-	return s.snapshot(one, acked, now)
+	h, n := &one.holders[i], s.snapshot(one, acked, now)
+	// The other side reckons with the longer window, and a second less since it starts later.
+	window = max(window, time.Duration(n.Duration)) + time.Second
+	if heard || h.start != start {
+		h.told = one.version
+	}
+	h.start, h.until = start, later(h.until, now.Add(window))
+	return n
 }
 
 // look looks whether the state of a limit is another one by now.
@@ -136,20 +146,19 @@ func (s *Syncer) snapshot(one *share, acked int64, now time.Time) *limits.Snapsh
 // node owns by now go on to that.
 func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 	debts := s.readable(report)
-	s.received.once(report.Start, report.Seq, func(isNew bool) {
-		s.metrics.receive(report, isNew)
+	isNew := s.received.once(report.Start, report.Seq, func() {
 		for i := range debts {
-			if isNew {
-				s.receiveOne(&report.Debts[debts[i].place], debts[i].id, &debts[i].Debt)
-			}
+			s.receiveOne(&report.Debts[debts[i].place], debts[i].id, &debts[i].Debt)
 		}
 	})
+	s.metrics.receive(report, isNew)
 	answer := &limits.States{States: []limits.Named{}}
 	for i := range debts {
 		id, o := debts[i].id, &report.Debts[debts[i].place]
 		if o.Copy && s.owns(nobody, id) {
-			n := limits.Named{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *s.Share(id, time.Duration(o.Duration), node, report.Start)}
-			answer.States = append(answer.States, n)
+			// A new report is repeated until its sender has heard an answer.
+			n := s.share(id, time.Duration(o.Duration), node, report.Start, isNew)
+			answer.States = append(answer.States, limits.Named{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *n})
 		}
 	}
 	return answer
@@ -181,7 +190,6 @@ func (s *Syncer) readable(report *limits.Report) []reported {
 
 func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
 	now := s.limiter.Now()
-	from := source{start: o.Start, epoch: o.Epoch}
 	if node, known := s.cluster.Owner(id); known && node != nobody {
 		s.passOn(id, d, node, now)
 		return
@@ -190,7 +198,7 @@ func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
 		s.metrics.dropped(droppedReset, d.Hits(now))
 		return
 	}
-	s.count(id, &debt{Debt: *d, from: from})
+	s.count(id, d)
 }
 
 // passOn owes to another node what was owed to this one.
@@ -367,14 +375,15 @@ func (r *received) all() map[int64]int64 {
 }
 
 // once counts a report if it is new, and nobody else's meanwhile.
-func (r *received) once(start, seq int64, count func(isNew bool)) {
+func (r *received) once(start, seq int64, count func()) (isNew bool) {
 	r.busy.Lock()
 	defer r.busy.Unlock()
-	isNew := seq > r.last(start)
-	count(isNew)
-	if isNew {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.seqs.Add(start, seq)
+	if seq <= r.last(start) {
+		return false
 	}
+	count()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seqs.Add(start, seq)
+	return true
 }

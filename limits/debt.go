@@ -82,7 +82,9 @@ func (d *Debt) Merge(other *Debt, now time.Time) (dropped int64) {
 	owed := other.at(t)
 	switch mine := d.at(t); {
 	case owed.whole():
-	case mine.whole() || mine.algorithm != owed.algorithm:
+	case mine.whole():
+		*d = *other
+	case mine.algorithm != owed.algorithm:
 		dropped = int64(mine.hits())
 		*d = *other
 	default:
@@ -135,11 +137,14 @@ func (s State) join(d *Debt, now int64) (next State, ok bool) {
 	return next, true
 }
 
+// underWay is the longest time that a message takes, which is by how much a debt looks younger than it is.
+const underWay = time.Second
+
 // joinWindows adds the hits of a sliding window, where the windows of the two are the same but for the time that a message
 // takes. Otherwise what was taken in the present one counts in the present one, and so does the one before if it reaches
 // into it: rather too much than too little.
 func (s *State) joinWindows(owed *State) {
-	if owed.stamp-s.stamp >= s.duration/2 {
+	if owed.stamp-s.stamp > min(s.duration/2, int64(underWay)) {
 		s.used.lo = sum63(s.used.lo, owed.used.hi)
 	} else {
 		s.used.hi = sum63(s.used.hi, owed.used.hi)

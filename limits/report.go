@@ -46,7 +46,7 @@ func (n *Snapshot) State() (s State, ok bool) {
 		return State{}, false
 	case n.Used == 0 && n.Rest == 0:
 		return State{}, true
-	case n.Used < 0, n.Rest < 0, !saneTerms(n.Algorithm, n.Limit, n.Duration, n.Age, n.Now):
+	case n.Used < 0, n.Rest < 0, !saneTerms(n.Algorithm, n.Limit, n.Duration, n.Age):
 		return State{}, false
 	}
 	s = State{algorithm: n.Algorithm, limit: uint64(n.Limit), duration: n.Duration, stamp: n.Now - n.Age}
@@ -60,17 +60,15 @@ func (n *Snapshot) State() (s State, ok bool) {
 	return s, true
 }
 
-// saneTerms says whether what another node tells can be. Calendar units may be a little longer than the longest duration
-// in milliseconds.
-func saneTerms(a Algorithm, limit, duration, age, now int64) bool {
-	return a < algorithms && limit >= 0 && 0 < duration && duration <= longest &&
-		0 <= age && age <= 2*longest && saneClock(now)
-}
-
-// longest is that of all windows, in nanoseconds.
+// longest is the longest window. Calendar units may be a little longer than the longest duration in milliseconds.
 const longest = (MaxDurationMs + day) * nsPerMs
 
-// saneClock says whether another node's clock can be read with any window around it.
+// saneTerms says whether what another node tells of a limit can be.
+func saneTerms(a Algorithm, limit, duration, age int64) bool {
+	return a < algorithms && limit >= 0 && 0 < duration && duration <= longest && 0 <= age && age <= 2*longest
+}
+
+// saneClock says whether a clock can be reckoned with.
 func saneClock(now int64) bool { return 0 <= now && now <= math.MaxInt64-2*longest }
 
 // An Owed is the [Debt] of one limit as it travels to the owner.
@@ -114,7 +112,7 @@ func (o *Owed) Debt(now time.Time) (d Debt, err error) {
 	}
 	t := now.UnixNano()
 	if o.Hits < 0 || o.Previous < 0 || o.Hits == 0 && o.Previous == 0 || o.Previous > 0 && o.Algorithm != SlidingWindow ||
-		!saneTerms(o.Algorithm, o.Limit, o.Duration, o.Age, t) {
+		!saneTerms(o.Algorithm, o.Limit, o.Duration, o.Age) || !saneClock(t) {
 		return d, invalid("no such debt can be")
 	}
 	d.state = State{algorithm: o.Algorithm, limit: uint64(o.Limit), duration: o.Duration, stamp: t - o.Age}

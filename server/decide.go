@@ -206,16 +206,20 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 }
 
 // askForCopy has GLOBAL items counted by their owner. If it takes longer than callers of a GLOBAL limit should wait, the
-// copies that are there decide; the error is for the items that are left in g then.
+// copies decide. The first time, when there is none yet, it may take as long as any call; the error is for the items that
+// are left in g then.
 func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
+	var id [limits.MaxIDBytes]byte
 	asked := s.global.Clock()
-	ctx, cancel := context.WithTimeout(ctx, globalWait)
-	defer cancel()
+	if !slices.ContainsFunc(g.places, func(place int) bool { return !s.global.HasCopy(x.requests[place].AppendID(id[:0])) }) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, globalWait)
+		defer cancel()
+	}
 	err := s.askPeer(ctx, x, g, "")
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	var id [limits.MaxIDBytes]byte
 	g.places = slices.DeleteFunc(g.places, func(place int) (done bool) {
 		r := &x.requests[place]
 		if r.Behavior&limits.Global == 0 {
@@ -238,7 +242,7 @@ func (s *Server) learn(r *limits.Request, result *limits.Result, owner string) {
 	}
 }
 
-// globalWait is how long a GLOBAL check may wait for the owner.
+// globalWait is how long a GLOBAL check that has a copy to fall back on may wait for the owner.
 const globalWait = 50 * time.Millisecond
 
 // regroup puts the items of a group whose peer is not reached into the groups of their stand-ins.

@@ -691,7 +691,7 @@ func TestNothingForNodesReachesClients(t *testing.T) {
 }
 
 // TestGlobalWithoutCopies has nodes that know nothing of a limit be asked for it while its owner is silent: the failure policy
-// answers, and nobody waits for longer than for a copy.
+// answers, and nobody waits for longer than for any call.
 func TestGlobalWithoutCopies(t *testing.T) {
 	for _, policy := range policies {
 		inAir(t, string(policy), 2, func(t *testing.T, c *cluster) {
@@ -701,7 +701,7 @@ func TestGlobalWithoutCopies(t *testing.T) {
 			start := time.Now()
 			for i, key := range c.keysOf(owner, 100) {
 				r, took := other.timed(t, key, "behavior", "GLOBAL")
-				if took > 50*time.Millisecond || time.Since(start) > 2*time.Second && took > 0 {
+				if took > 500*time.Millisecond || time.Since(start) > 2*time.Second && took > 0 {
 					t.Errorf("item %d waited for %v", i, took)
 				}
 				want := "OK"

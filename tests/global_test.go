@@ -573,7 +573,9 @@ func TestGlobalLosesNothing(t *testing.T) {
 				for i, n := range c.nodes {
 					for k, key := range keys {
 						r := n.one(t, key, of(members, "hits", 0, "behavior", "GLOBAL")...)
-						if r.Metadata["degraded"] != "" || *r.Remaining != max(0, 1_000_000-passed[k].Load()) {
+						// Who asks again, since its copy decided alone for a while, may have to wait too long.
+						degraded := r.Metadata["degraded"] != "" && takes < 50*time.Millisecond
+						if degraded || *r.Remaining != max(0, 1_000_000-passed[k].Load()) {
 							t.Errorf("node %d: %s", i, describe(r))
 						}
 					}
