@@ -29,8 +29,6 @@ func (c *cluster) sync(t *testing.T) {
 	}
 }
 
-func (c *cluster) advance(d time.Duration) { c.clock.Set(c.clock.Now().Add(d)) }
-
 // one sends one item and gives its result.
 func (n *node) one(t *testing.T, key string, members ...any) result {
 	t.Helper()
