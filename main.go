@@ -9,11 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -57,8 +59,9 @@ type config struct {
 
 	CacheSize       count `env:"WEIR_CACHE_SIZE" envDefault:"1000000" help:"limits to remember at most"`
 	MaxConns        count `env:"WEIR_MAX_CONNS" envDefault:"10000" help:"client connections at most"`
+	Snapshot        file  `env:"WEIR_SNAPSHOT" help:"file to keep counts in over a restart, those that no other node takes over (default: none)"`
 	DrainDelay      span  `env:"WEIR_DRAIN_DELAY" envDefault:"0s" help:"on SIGTERM, time to serve on while /readyz answers 503"`
-	ShutdownTimeout span  `env:"WEIR_SHUTDOWN_TIMEOUT" envDefault:"8s" help:"after that, time for requests to finish"`
+	ShutdownTimeout span  `env:"WEIR_SHUTDOWN_TIMEOUT" envDefault:"8s" help:"after that, time to hand over limits and finish requests"`
 
 	TLSCert string `env:"WEIR_TLS_CERT" help:"file with this node's certificate; with it, everything is TLS"`
 	TLSKey  string `env:"WEIR_TLS_KEY" help:"file with its key"`
@@ -161,11 +164,12 @@ func serve(c config, log zerolog.Logger) error {
 		defer cluster.Close()
 	}
 	limiter := limits.New(int(c.CacheSize), time.Now)
+	c.Snapshot.load(limiter, log)
 	loops.Go(func() { limiter.Run(ctx) })
 	var syncer *global.Syncer
 	if cluster != nil {
 		syncer = global.New(global.Options{
-			Limiter: limiter, Cluster: cluster, Log: log, Size: max(1, int(c.CacheSize)/globalPart),
+			Limiter: limiter, Away: limits.New(int(c.CacheSize), time.Now), Cluster: cluster, Log: log, Size: max(1, int(c.CacheSize)/globalPart),
 			Interval: time.Duration(c.GlobalInterval), Slack: float64(c.GlobalSlack),
 		})
 		loops.Go(func() { syncer.Run(ctx) })
@@ -187,22 +191,106 @@ func serve(c config, log zerolog.Logger) error {
 	case sig := <-signals:
 		log.Info().Stringer("signal", sig).Msg("stopping")
 		srv.Drain()
+		if cluster != nil && cluster.Leave() {
+			loops.Go(func() { cluster.TellLeaving(ctx) })
+		}
 		if sig == syscall.SIGTERM {
-			wait(time.Duration(c.DrainDelay), signals)
+			wait(time.Duration(c.DrainDelay), signals) // meanwhile limits move
 		}
 	}
 	ending, cancel := context.WithTimeout(context.Background(), time.Duration(c.ShutdownTimeout))
 	defer cancel()
+	handOver(ending, syncer, log)
 	if err := srv.Shutdown(ending); err != nil {
 		log.Warn().Err(err).Msg("requests were cut off")
 	}
-	if syncer != nil {
-		if err := syncer.Sync(ending); err != nil {
-			log.Warn().Err(err).Msg("not all owners could be told what this node has counted for them")
-		}
-	}
+	handOver(ending, syncer, log) // what was counted since
+	c.Snapshot.save(limiter, log)
 	log.Info().Msg("stopped")
 	return nil
+}
+
+// handOver tells the owners what this node has counted for them, and gives them the limits that they take over.
+func handOver(ctx context.Context, syncer *global.Syncer, log zerolog.Logger) {
+	if syncer == nil {
+		return
+	}
+	if err := syncer.Sync(ctx); err != nil {
+		log.Warn().Err(err).Msg("not all that this node has counted could be handed over")
+	}
+}
+
+// A file is the path of a snapshot, "" for none. Nothing that happens to it keeps a node from running.
+type file string
+
+// UnmarshalText checks that the file could be written.
+func (f *file) UnmarshalText(text []byte) error {
+	*f = file(text)
+	switch info, err := os.Stat(filepath.Dir(string(text))); {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return errors.New("must be in a directory")
+	}
+	if info, err := os.Stat(string(text)); err == nil && !info.Mode().IsRegular() {
+		return errors.New("must be a file")
+	}
+	return nil
+}
+
+// load reads the snapshot, and puts it aside so that nothing in it can count twice.
+func (f file) load(limiter *limits.Limiter, log zerolog.Logger) {
+	if f == "" {
+		return
+	}
+	in, err := os.Open(string(f))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	states := 0
+	if err == nil {
+		states, err = limiter.Load(in)
+		in.Close()
+	}
+	aside := string(f) + ".loaded"
+	if err != nil {
+		aside = string(f) + ".damaged"
+		log.Error().Err(err).Str("file", string(f)).Str("kept_as", aside).Msg("the snapshot can't be used: limits begin anew")
+	}
+	if err := os.Rename(string(f), aside); err != nil {
+		log.Error().Err(err).Str("file", string(f)).Msg("the snapshot can't be put aside")
+	}
+	log.Info().Str("file", string(f)).Int("limits", states).Msg("snapshot loaded")
+}
+
+// save writes the snapshot: all of it, or nothing.
+func (f file) save(limiter *limits.Limiter, log zerolog.Logger) {
+	if f == "" || limiter.Stats().Entries == 0 {
+		return
+	}
+	states, err := f.write(limiter)
+	if err != nil {
+		log.Error().Err(err).Str("file", string(f)).Msg("the snapshot can't be written")
+		return
+	}
+	log.Info().Str("file", string(f)).Int("limits", states).Msg("snapshot written")
+}
+
+func (f file) write(limiter *limits.Limiter) (states int, err error) {
+	out, err := os.CreateTemp(filepath.Dir(string(f)), filepath.Base(string(f))+".*.tmp")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(out.Name()) // which fails once it has its own name
+	states, err = limiter.Save(out)
+	err = errors.Join(err, out.Sync(), out.Close())
+	if err == nil {
+		err = os.Rename(out.Name(), string(f))
+	}
+	if dir, failed := os.Open(filepath.Dir(string(f))); failed == nil {
+		err = errors.Join(err, dir.Sync(), dir.Close()) // so that the name is there, too, after a loss of power
+	}
+	return states, err
 }
 
 // globalPart is the part of the memory for limits that may go to copies and debts of other nodes' limits, which are larger.

@@ -33,7 +33,6 @@ type source struct{ start, epoch, version int64 }
 type debt struct {
 	limits.Debt
 	from source
-	here int64 // how many of them this node's own count holds, too
 }
 
 // forgiven says whether the hits were taken before the limit began anew, as now says it has.

@@ -24,19 +24,24 @@ type owner struct {
 	seq     int64      // of the last report; guarded by sending
 	report  []frozen   // the one that is not acknowledged; guarded by sending
 	failed  bool       // it has been sent before; guarded by sending
+	handed  string     // the ring for which it has heard that it has everything; guarded by sending
 
 	mu       sync.Mutex    // guards all below; may be locked while a shard is, not the other way round
 	line     []string      // limits with something gathered
 	reported int           // the length of report
+	moving   []string      // limits that belong to the node by now; it may have got some already
+	given    []string      // those of them that it has asked for
+	toHand   string        // the ring for which it is to hear that it has everything
 	since    time.Duration // no debt is older, by Clock; of no meaning while there is none
 	gone     bool          // the node has left, and nothing must stand in line here
 }
 
-// A frozen is one debt in a report.
+// A frozen is one debt in a report, or one state that moves.
 type frozen struct {
-	id   string
-	debt debt
-	copy bool
+	id    string
+	debt  debt
+	copy  bool
+	moved given
 }
 
 // What bounds a message: how many debts or states are in it, and their bytes, for all of which there is room in 4 MiB.
@@ -82,28 +87,29 @@ func (s *Syncer) reportSoon(o *owner) {
 	}
 }
 
-// Owe notes that this node has taken r's hits, as the result says, from a limit that it doesn't own, in its own count.
-// It does nothing if there are no such hits.
-func (s *Syncer) Owe(id []byte, r *limits.Request, result *limits.Result) {
-	if !takes(r, result) {
-		return
+// Count decides on r, whose limit id names, though another node owns it: that can't be asked. What it takes is owed, unless
+// the owner may have counted it all the same. It is not the count of this node's own limits, should this become one.
+func (s *Syncer) Count(id []byte, r *limits.Request, owe bool) limits.Result {
+	s.rememberAway(id)
+	result := s.away.Check(*r)
+	if !owe || !takes(r, &result) {
+		return result
 	}
-	state := s.limiter.State(id)
-	if state.Whole(s.limiter.Now()) {
-		return // it is over already
+	state := s.away.State(id)
+	now := s.limiter.Now()
+	if state.Whole(now) {
+		return result // it is over already
 	}
 	node, _ := s.cluster.Owner(id)
 	sh := s.shardOf(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := s.limiter.Now()
-	e := sh.add(id)
-	if e == nil {
+	if e := sh.add(id); e != nil {
+		s.gatherFrom(e, id, r.Hits, &state, source{}, s.owner(node), now)
+	} else {
 		s.metrics.dropped(droppedFull, r.Hits)
-		return
 	}
-	s.gatherFrom(e, id, r.Hits, &state, source{}, s.owner(node), now)
-	e.gathered.here += r.Hits
+	return result
 }
 
 // gather adds hits that were taken from a copy, which is next after it.
@@ -117,7 +123,6 @@ func (s *Syncer) gatherFrom(e *entry, id []byte, hits int64, state *limits.State
 		s.metrics.dropped(droppedReset, e.gathered.Hits(now))
 		e.gathered = debt{}
 	}
-	e.gathered.here = min(e.gathered.here, e.gathered.Hits(now)) // of the present window
 	s.metrics.dropped(droppedAlgorithm, e.gathered.Add(hits, state, now))
 	e.gathered.from = from
 	s.lineUp(e, id, o)
@@ -189,20 +194,37 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 			s.thaw(o)
 			return nil
 		}
-		if o.name == nobody || len(o.report) == 0 && !o.silent.Load() {
+		handed := s.toHand(o, more)
+		if o.name == nobody || len(o.report) == 0 && !o.silent.Load() && handed == o.handed {
 			return nil
 		}
-		answer, err := s.cluster.Report(ctx, o.name, s.message(o))
+		message := s.message(o)
+		message.Handed = handed
+		answer, err := s.cluster.Report(ctx, o.name, message)
 		if err != nil {
 			o.failed = true
 			s.metrics.failed.Inc()
 			return err
 		}
 		s.acknowledge(o, answer)
+		if handed != o.handed {
+			o.handed = handed
+			s.metrics.handover.Set((s.Clock() - time.Duration(s.moves.began.Load())).Seconds())
+		}
 		if !more && !o.due.Load() {
 			return nil
 		}
 	}
+}
+
+// toHand gives the ring for which o has everything with the present report.
+func (s *Syncer) toHand(o *owner, full bool) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if full || len(o.moving)+len(o.given) > 0 {
+		return o.handed
+	}
+	return o.toHand
 }
 
 // freeze makes a report of what stands in line, unless one is to be repeated. It is true if more has to wait. What belongs
@@ -211,20 +233,22 @@ func (s *Syncer) freeze(o *owner) (more bool) {
 	if len(o.report) > 0 {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return len(o.line) > 0
+		return len(o.line)+len(o.moving)+len(o.given) > 0
 	}
 	line, now := o.takeLine(), s.limiter.Now()
 	o.seq = s.seq.Add(1)
-	for size := 0; len(line) > 0 && len(o.report) < maxReport && size < maxBytes; {
+	size := 0
+	for len(line) > 0 && len(o.report) < maxReport && size < maxBytes {
 		size += messageBytes(line[0])
 		s.freezeOne(o, line[0], now)
 		line = line[1:]
 	}
 	s.putFirst(o, line)
+	more = o.name != nobody && s.freezeMoves(o, size)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reported, o.failed = len(o.report), false
-	return len(line) > 0
+	return len(line) > 0 || more
 }
 
 func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
@@ -242,13 +266,12 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 	case e.gathered.Hits(now) == 0:
 		e.gathered = debt{}
 	case known && node == nobody: // this node has become the owner
-		e.gathered.Less(e.gathered.here, now)
 		s.count(name, &e.gathered.Debt)
 		e.gathered = debt{}
 	case node != o.name || !known || !e.frozen.IsZero(): // the last is in a report to a former owner
 		s.lineUp(e, name, s.owner(node))
 	default:
-		o.report = append(o.report, frozen{id, e.gathered, e.hasCopy() && now.Before(e.until)})
+		o.report = append(o.report, frozen{id: id, debt: e.gathered, copy: e.hasCopy() && now.Before(e.until)})
 		e.frozen, e.seq = e.gathered, o.seq
 		e.gathered = debt{}
 	}
@@ -271,6 +294,12 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report))}
 	for i := range o.report {
 		f := &o.report[i]
+		if f.moved.take != 0 {
+			var n limits.Named
+			s.describe(&n, f.id, f.moved)
+			r.States = append(r.States, n)
+			continue
+		}
 		owed, ok := f.debt.Owed(f.id, now)
 		if !ok { // it is over, so there will be no answer to it, while an earlier one may have been lost
 			s.withEntry(bytesOf(f.id), func(e *entry) { e.doubt(now) })
@@ -292,6 +321,10 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 	now := s.limiter.Now()
 	for i := range o.report {
 		f := &o.report[i]
+		if f.moved.take != 0 {
+			s.moved(f.id)
+			continue
+		}
 		s.metrics.reported.AddInt64(f.debt.Hits(now))
 		s.withEntry(bytesOf(f.id), func(e *entry) { e.frozen = debt{} })
 	}
@@ -338,11 +371,14 @@ func (s *Syncer) thaw(o *owner) {
 	now := s.limiter.Now()
 	for i := range o.report {
 		f := &o.report[i]
+		if f.moved.take != 0 {
+			s.keep(f.id)
+			continue
+		}
 		s.withEntry(bytesOf(f.id), func(e *entry) {
 			all := e.frozen
 			if !e.gathered.IsZero() {
 				all.from = e.gathered.from
-				all.here += e.gathered.here
 				s.metrics.dropped(droppedAlgorithm, all.Merge(&e.gathered.Debt, now))
 			}
 			e.gathered, e.frozen = all, debt{}
@@ -352,7 +388,13 @@ func (s *Syncer) thaw(o *owner) {
 	o.report = nil
 	o.mu.Lock()
 	o.gone, o.reported = true, 0
+	asked := o.given
+	o.given, o.moving = nil, nil
 	o.mu.Unlock()
+	for _, id := range asked {
+		s.keep(id)
+	}
+	s.lookAgain()
 	s.owners.CompareAndDelete(o.name, o)
 	s.owner(nobody).putFirst(o.takeLine())
 }

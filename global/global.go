@@ -11,6 +11,7 @@
 package global
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math"
@@ -38,6 +39,12 @@ type Cluster interface {
 	// Start names the life of this process. Other nodes see it in all calls.
 	Start() int64
 
+	// Ring gives a text that is the same for the same ring, "" before there is one, and the other nodes in it.
+	Ring() (fingerprint string, others []string)
+
+	// Handed takes note that a node has handed over all limits that it doesn't own in a ring.
+	Handed(node, ring string)
+
 	// Report sends a report and gives the answer.
 	Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error)
 
@@ -48,6 +55,7 @@ type Cluster interface {
 // Options says how a [Syncer] works. Zero values of all but Limiter and Cluster are useful.
 type Options struct {
 	Limiter  *limits.Limiter // counts what this node owns, and knows the time
+	Away     *limits.Limiter // counts what others own while they can't; nil for one of Size limits
 	Cluster  Cluster
 	Interval time.Duration  // between reports, and between publications; 0 means 100 ms
 	Slack    float64        // the part of a limit that all nodes together may take before its owner knows; from 0 to 1
@@ -71,8 +79,10 @@ type Syncer struct {
 	seq    atomic.Int64  // of the last report, to whomever
 	wake   chan struct{} // has one to take when a report is to go early
 
+	away     *limits.Limiter // counts what this node doesn't own
 	shares   shares
 	received received
+	moves    moves
 }
 
 // New makes a Syncer that sends nothing before Run or Sync does.
@@ -94,7 +104,9 @@ func New(o Options) *Syncer {
 	for i := range s.shards {
 		s.shards[i].init(max(1, o.Size/len(s.shards)))
 	}
+	s.away = cmp.Or(o.Away, limits.New(o.Size, o.Limiter.Now))
 	s.shares.init(o.Size)
+	s.moves.init()
 	s.received.init()
 	s.newMetrics()
 	return s
@@ -111,6 +123,7 @@ func (s *Syncer) Run(ctx context.Context) {
 	defer tick.Stop()
 	var calls sync.WaitGroup
 	defer calls.Wait()
+	calls.Go(func() { s.away.Run(ctx) })
 	for round := 1; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -122,6 +135,7 @@ func (s *Syncer) Run(ctx context.Context) {
 				}
 			})
 		case <-tick.C:
+			s.noticeRing(false)
 			if round%lookEvery == 0 {
 				s.eachOwner(s.forgetEnded)
 			}
@@ -138,6 +152,7 @@ func (s *Syncer) Sync(ctx context.Context) error {
 	var calls sync.WaitGroup
 	var first sync.Once
 	var err error
+	s.noticeRing(true)
 	s.tryReport(ctx, s.owner(nobody))
 	s.eachOwner(func(o *owner) {
 		calls.Go(func() {

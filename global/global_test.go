@@ -627,10 +627,7 @@ func TestMemoryForDebtsIsBounded(t *testing.T) {
 			buf[at] = byte('0' + rest%10)
 		}
 		r.UniqueKey = string(buf)
-		result := limits.Result{Status: ok}
-		id := r.AppendID(nil)
-		n.limiter.Check(r)
-		n.sync.Owe(id, &r, &result)
+		n.sync.Count(r.AppendID(nil), &r, true)
 		if i == keys/2 {
 			n.sync.Sync(context.Background()) // which fails
 		}
@@ -855,8 +852,14 @@ func TestNothingIsOwedOfAWindowThatIsOver(t *testing.T) {
 	w := newWorld(t, 2)
 	n := w.nodes[1]
 	r := w.of(limits.TokenBucket, 1)
-	result := n.limiter.Check(r)
-	w.wait(time.Hour)
-	n.sync.Owe(r.AppendID(nil), &r, &result)
+	looks := 0
+	n.tick = func() {
+		if looks++; looks == 2 {
+			w.wait(time.Hour)
+		}
+	}
+	if result := n.sync.Count(r.AppendID(nil), &r, true); result.Status != ok || looks != 2 {
+		t.Errorf("%+v, and the time was asked for %d times", result, looks)
+	}
 	n.wantMetrics("weir_debts", "0", "weir_global_copies", "0")
 }

@@ -23,6 +23,11 @@ type metrics struct {
 	counted                 *vm.Counter // hits
 
 	published, unpublished *vm.Counter
+
+	moved, taken, movedAgain *vm.Counter // states; the last had been taken already
+	expiredStates            *vm.Counter // that were whole again before they were taken
+	otherStates              *vm.Counter // that another algorithm's state stood against
+	handover                 *vm.Gauge   // seconds from the last change of the ring until all had what they were to have
 }
 
 // Why hits that are owed are not reported, or not counted.
@@ -52,6 +57,12 @@ func (s *Syncer) newMetrics() {
 	m.counted = set.NewCounter("weir_received_hits_total")
 	m.published = set.NewCounter(`weir_publications_total{result="ok"}`)
 	m.unpublished = set.NewCounter(`weir_publications_total{result="failed"}`)
+	m.moved = set.NewCounter("weir_moved_states_total")
+	m.taken = set.NewCounter("weir_taken_states_total")
+	m.movedAgain = set.NewCounter("weir_repeated_states_total")
+	m.expiredStates = set.NewCounter(`weir_dropped_states_total{reason="expired"}`)
+	m.otherStates = set.NewCounter(`weir_dropped_states_total{reason="algorithm"}`)
+	m.handover = set.NewGauge("weir_handover_seconds", nil)
 	set.NewGauge("weir_debts", func() float64 {
 		owed, _ := s.owing()
 		return float64(owed)

@@ -150,8 +150,12 @@ func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 		for i := range debts {
 			s.receiveOne(&report.Debts[debts[i].place], debts[i].id, &debts[i].Debt)
 		}
+		s.TakeOver(report.States)
 	})
 	s.metrics.receive(report, isNew)
+	if report.Handed != "" {
+		s.cluster.Handed(node, report.Handed)
+	}
 	answer := &limits.States{States: []limits.Named{}}
 	for i := range debts {
 		id, o := debts[i].id, &report.Debts[debts[i].place]
@@ -279,7 +283,10 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 			delete(sh.dirty, key)
 			continue
 		}
-		sh.look(s.limiter, unsafe.Slice(unsafe.StringData(key), len(key)), one, now)
+		if !s.owns(nobody, bytesOf(key)) {
+			one.holders = nil // the new owner tells them
+		}
+		sh.look(s.limiter, bytesOf(key), one, now)
 		if s.noteHolders(notices, key, one, acked, now) {
 			sh.dirty[key] = struct{}{}
 		} else {

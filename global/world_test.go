@@ -33,6 +33,8 @@ type world struct {
 	fate   func(from, to *node, kind kind) fate // of a message; nil: all arrive
 	late   []func()                             // messages that arrive in the end
 	sent   []string                             // "a>b report", "a>b states" and "a>b check", those that arrived
+	moving bool                                 // states follow their keys
+	handed []string                             // "a>b" where a told b that it has everything
 	count  map[string]int64                     // by key: hits that its owner has counted, or will have to
 }
 
@@ -166,6 +168,26 @@ func (n *node) Knows(name string) bool {
 }
 
 func (n *node) Start() int64 { return n.start }
+
+// Ring gives one only where states are to move.
+func (n *node) Ring() (string, []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.moving {
+		return "", nil
+	}
+	var names []string
+	for _, other := range n.ring {
+		names = append(names, other.name)
+	}
+	return fmt.Sprint(names, n.place), slices.DeleteFunc(names, func(name string) bool { return name == n.name })
+}
+
+func (n *node) Handed(name, ring string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.handed = append(n.handed, name+">"+n.name)
+}
 
 var errLost = errors.New("no answer")
 
@@ -310,7 +332,7 @@ func (n *node) check(r limits.Request) outcome {
 	case ok: // if it isn't counted, the owner must not be told of it
 		return outcome{result, "missed"}
 	}
-	return outcome{n.limiter.Check(r), "local"}
+	return outcome{n.sync.Count(id, &r, false), "local"}
 }
 
 // counted notes that the owner counts the hits that were taken, or will have to.
@@ -325,20 +347,17 @@ func (w *world) counted(r *limits.Request, result limits.Result) limits.Result {
 
 // countAway counts for an owner that can't.
 func (n *node) countAway(r *limits.Request, from string) outcome {
-	result := n.counted(r, n.limiter.Check(*r))
-	n.sync.Owe(r.AppendID(nil), r, &result)
-	return outcome{result, from}
+	return outcome{n.counted(r, n.sync.Count(r.AppendID(nil), r, true)), from}
 }
 
 // countFor counts for another node, which wants a copy.
 func (n *node) countFor(from *node, r limits.Request) limits.Result {
-	result := n.counted(&r, n.limiter.Check(r))
-	if result.Status == limits.StatusError {
-		return result
-	}
 	id := r.AppendID(nil)
 	if n.owner(id) != n {
-		n.sync.Owe(id, &r, &result)
+		return n.counted(&r, n.sync.Count(id, &r, true))
+	}
+	result := n.counted(&r, n.limiter.Check(r))
+	if result.Status == limits.StatusError {
 		return result
 	}
 	n.sync.Changed(id, &r)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
@@ -179,4 +180,41 @@ func BenchmarkAppendResults(b *testing.B) {
 		message = AppendResults(message[:0], results)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxItems, "ns/item")
+}
+
+// BenchmarkReport writes and reads a report of 1,000 states that move, as the two nodes do.
+func BenchmarkReport(b *testing.B) {
+	report := Report{Start: 1, Seq: 1}
+	for i := range MaxItems {
+		var n Named
+		n.Name, n.UniqueKey = "requests_per_second", fmt.Sprintf("account=%08d|source=10.1.2.3", i)
+		n.Take = int64(i + 1)
+		n.Snapshot = Snapshot{Start: 1 << 60, Now: 1 << 60, Limit: 1000, Duration: 3_600_000_000_000, Age: 1_000_000_000, Used: 500}
+		report.States = append(report.States, n)
+	}
+	text, err := json.Marshal(&report)
+	if err != nil {
+		b.Fatal(err)
+	}
+	perState := func(b *testing.B) {
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*MaxItems), "ns/state")
+	}
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := json.Marshal(&report); err != nil {
+				b.Fatal(err)
+			}
+		}
+		perState(b)
+		b.ReportMetric(float64(len(text))/MaxItems, "B/state")
+	})
+	b.Run("read", func(b *testing.B) {
+		for b.Loop() {
+			var got Report
+			if err := json.Unmarshal(text, &got); err != nil || len(got.States) != MaxItems {
+				b.Fatal(err)
+			}
+		}
+		perState(b)
+	})
 }

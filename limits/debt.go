@@ -94,13 +94,6 @@ func (d *Debt) Merge(other *Debt, now time.Time) (dropped int64) {
 	return dropped
 }
 
-// Less takes hits out of a debt, the latest ones first.
-func (d *Debt) Less(hits int64, now time.Time) {
-	d.state = d.at(now.UnixNano())
-	d.state.give(uint64(hits))
-	d.raw = d.state.hits()
-}
-
 // Shift gives the same debt by a clock that is ahead by some time.
 func (d Debt) Shift(by time.Duration) Debt {
 	d.state.stamp += int64(by)

@@ -170,7 +170,7 @@ func readBehavior(s source) (b Behavior) {
 		}
 		return b
 	case 0:
-		if n := s.integer(); n&^int64(knownBehaviors) == 0 {
+		if n := s.integer(); n&^int64(knownBehaviors|StandIn) == 0 { // the last is refused from clients, by Validate
 			return Behavior(n)
 		}
 	default:

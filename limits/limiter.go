@@ -57,6 +57,15 @@ func (l *Limiter) Check(r Request) (result Result) {
 	return result
 }
 
+// OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A limit that
+// has become whole, or has been forgotten to make room, is a [Snapshot] without Used and Rest. It must be set before the
+// Limiter is used. f is called under a lock, so it must be quick and must not use the Limiter.
+func (l *Limiter) OnChange(f func(Named)) {
+	for i := range l.shards {
+		l.shards[i].changed = f
+	}
+}
+
 // Now gives the Limiter's time.
 func (l *Limiter) Now() time.Time { return l.now() }
 
@@ -154,7 +163,8 @@ type shard struct {
 	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
 	swept   int64 // when the last sweep was
 	stats   Stats
-	_       [32]byte // so that two shards don't share a cache line
+	changed func(Named) // is told of changes; nil if nobody wants to know
+	_       [24]byte    // so that two shards don't share a cache line
 }
 
 func (s *shard) init(size int) {
@@ -176,19 +186,33 @@ func (s *shard) decide(id string, q *query, now int64, result *Result) {
 		return
 	}
 	if next, *result = step(*held, q, now); next.whole() {
-		s.remove(id, *held, &s.stats.Expired)
+		s.remove(id, *held, now, &s.stats.Expired)
 		return
 	}
-	s.replace(held, next)
+	s.replace(id, held, next, now)
 }
 
-func (s *shard) replace(held *State, next State) {
+func (s *shard) replace(id string, held *State, next State, now int64) {
+	if s.changed != nil && *held != next {
+		s.tell(id, next, now)
+	}
 	s.countDrained(*held, -1)
 	s.countDrained(next, +1)
 	if next.duration < held.duration {
 		s.due = min(s.due, next.expiry())
 	}
 	*held = next
+}
+
+// tell tells of what has become of id.
+func (s *shard) tell(id string, st State, now int64) {
+	if s.changed == nil {
+		return
+	}
+	var n Named
+	n.Set(st, time.Unix(0, now))
+	n.Name, n.UniqueKey = SplitID(strings.Clone(id))
+	s.changed(n)
 }
 
 // join adds the hits of a debt to the state of id, if it can.
@@ -202,7 +226,7 @@ func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
 	}
 	next, ok := held.join(d, now)
 	if ok {
-		s.replace(held, next)
+		s.replace(id, held, next, now)
 		s.due = min(s.due, next.expiry()) // its window may be an older one
 	}
 	return ok
@@ -215,6 +239,7 @@ func (s *shard) add(id string, next State, now int64) {
 	s.states.Add(strings.Clone(id), &next)
 	s.countDrained(next, +1)
 	s.due = min(s.due, next.expiry())
+	s.tell(id, next, now)
 }
 
 func (s *shard) countDrained(st State, by int) {
@@ -250,16 +275,17 @@ func (s *shard) sweep(now int64) {
 	ids := s.states.Keys()
 	for i, st := range s.states.Values() {
 		if st.expired(now) {
-			s.remove(ids[i], *st, &s.stats.Expired)
+			s.remove(ids[i], *st, now, &s.stats.Expired)
 		} else {
 			s.due = min(s.due, st.expiry())
 		}
 	}
 }
 
-func (s *shard) remove(id string, st State, count *uint64) {
+func (s *shard) remove(id string, st State, now int64, count *uint64) {
 	s.states.Remove(id)
 	s.countDrained(st, -1)
+	s.tell(id, State{}, now)
 	*count++
 }
 
@@ -276,13 +302,13 @@ func (s *shard) makeRoom(now int64) {
 		id, st, _ := s.states.GetOldest()
 		switch {
 		case st.expired(now):
-			s.remove(id, *st, &s.stats.Expired)
+			s.remove(id, *st, now, &s.stats.Expired)
 			return
 		case !st.drained:
-			s.remove(id, *st, &s.stats.EvictedUsed)
+			s.remove(id, *st, now, &s.stats.EvictedUsed)
 			return
 		case passed == spareAtMost, 2*s.drained > s.size:
-			s.remove(id, *st, &s.stats.EvictedDrained)
+			s.remove(id, *st, now, &s.stats.EvictedDrained)
 			return
 		}
 		s.states.Get(id)

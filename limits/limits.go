@@ -62,6 +62,7 @@ const (
 	DurationIsGregorian Behavior = 4  // Duration is a calendar unit, 0 minute to 5 year
 	ResetRemaining      Behavior = 8  // make the limit whole, apply no hits
 	DrainOverLimit      Behavior = 32 // a refused request takes what is left
+	StandIn             Behavior = 64 // among nodes only: count it, though another node owns it
 
 	unknownBehavior = Behavior(128)
 	knownBehaviors  = NoBatching | Global | DurationIsGregorian | ResetRemaining | DrainOverLimit
@@ -138,6 +139,9 @@ const (
 	ReasonLimitZero   = "limit_is_zero"
 	ReasonTooManyHits = "hits_exceed_capacity"
 )
+
+// ReasonMoved is Metadata.Reason of an answer among nodes: nothing was counted, since Metadata.Owner has taken over the limit.
+const ReasonMoved = "moved"
 
 // SourceReplica is Metadata.Source of an answer from a copy.
 const SourceReplica = "replica"

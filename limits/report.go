@@ -136,8 +136,11 @@ func SplitID(id string) (name, key string) {
 // until it is acknowledged, and no other meanwhile; so the owner can tell by the number what it has counted already.
 type Report struct {
 	Start int64  `json:"start"` // names the life of the sender's process
-	Seq   int64  `json:"seq"`   // 1, 2, 3, ...; 0 with no debts only asks whether the owner answers
+	Seq   int64  `json:"seq"`   // 1, 2, 3, ...; 0 with nothing in it only asks whether the owner answers
 	Debts []Owed `json:"debts"`
+
+	States []Named `json:"states,omitzero"` // of limits that the receiver has become the owner of
+	Handed string  `json:"handed,omitzero"` // the ring for which there are no more of them
 }
 
 // A Named is the [Snapshot] of a limit with the limit's name.
@@ -145,6 +148,24 @@ type Named struct {
 	Name      string `json:"name"`
 	UniqueKey string `json:"unique_key"`
 	Snapshot
+	Take int64 `json:"take,omitzero"` // numbers a state that moves to its new owner, which may be told twice of it
+}
+
+// A Name names a limit.
+type Name struct {
+	Name      string `json:"name"`
+	UniqueKey string `json:"unique_key"`
+}
+
+// AppendID appends the one string that names the limit.
+func (n *Name) AppendID(dst []byte) []byte { return appendID(dst, n.Name, n.UniqueKey) }
+
+// Valid says whether a limit can have that name.
+func (n *Name) Valid() bool { return checkName(n.Name) == nil && checkKey(n.UniqueKey) == nil }
+
+// Names ask for the states of some limits, which the sender has become the owner of.
+type Names struct {
+	Names []Name `json:"names"`
 }
 
 // AppendID appends the one string that names the limit of n.

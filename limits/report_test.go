@@ -297,7 +297,7 @@ func TestToldMessages(t *testing.T) {
 		{"states", &States{States: []Named{{Name: "n", UniqueKey: "k", Snapshot: Snapshot{
 			Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: LeakyBucket, Limit: 6, Duration: 7, Age: 8, Used: 9, Rest: 10}}}},
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
-			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"take":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
+			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
 	} {
 		message, err := json.Marshal(test.value)
 		if err != nil || string(message) != test.message {

@@ -27,11 +27,14 @@ const (
 	BatchPath      = "/v1/peer/batch"  // takes and gives the messages of /v1/check
 	ReportPath     = "/v1/peer/report" // takes a limits.Report, gives limits.States
 	StatesPath     = "/v1/peer/states" // takes limits.States, gives an empty object
+	TakePath       = "/v1/peer/take"   // takes limits.Names, gives limits.States
+	LeavePath      = "/v1/peer/leave"  // takes and gives an empty object; the header says all
 	Protocol       = "1"               // grows when nodes of two versions can no longer work together
 	HeaderProtocol = "Weir-Protocol"   // of who speaks, both ways
 	HeaderRing     = "Weir-Ring"       // the fingerprint of its ring, both ways
 	HeaderFrom     = "Weir-From"       // its name
-	HeaderStart    = "Weir-Start"      // names the life of its process
+	HeaderStart    = "Weir-Start"      // names the life of its process, both ways
+	HeaderLeaving  = "Weir-Leaving"    // it is about to stop, both ways
 )
 
 // MaxMessage bounds a message between nodes: 1,000 of the longest items.
@@ -75,9 +78,13 @@ type Peer struct {
 	rt      http.RoundTripper
 	batches *batching.Batcher[limits.Request, limits.Result]
 	singles *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
+	takes   *batching.Batcher[limits.Name, limits.Named]
 	health  breaker
 	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
-	gone    atomic.Bool            // it is no longer listed
+	life    atomic.Int64           // of its process, as it last said
+	left    atomic.Int64           // the life in which it said that it is about to stop; 0 if it hasn't, or is there again
+	handed  atomic.Pointer[string] // the ring for which it has handed over everything
+	gone    atomic.Bool            // nobody is to call it any more
 	cause   atomic.Pointer[error]  // of the last failure, in full
 	loud    zerolog.Logger         // for what must be seen, but not a thousand times a second
 	stats   stats
@@ -94,8 +101,13 @@ func newPeer(s *Set, name string) *Peer {
 	p.singles = batching.New(batching.Options{
 		Window: s.options.BatchWindow, Items: 1, Bytes: batchBytes, Flights: singleFlights, Waiting: maxWaiting,
 	}, messageBytes, p.send)
+	p.takes = batching.New(batching.Options{
+		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
+	}, nameBytes, p.take)
 	return p
 }
+
+func nameBytes(n limits.Name) int { return 50 + len(n.Name) + len(n.UniqueKey) }
 
 // messageBytes is about the size of r in a message.
 func messageBytes(r limits.Request) int {

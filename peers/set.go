@@ -3,6 +3,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"math"
@@ -51,13 +52,18 @@ type Set struct {
 	ctx     context.Context             // ends with Close
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards closed, and the order of updates and new probes
-	closed bool
-	probes sync.WaitGroup
+	mu      sync.Mutex // guards all below, and the order of updates and new probes
+	closed  bool
+	probes  sync.WaitGroup
+	name    string           // what Update was told last
+	listed  []Member         // the same
+	leaving bool             // this one is
+	former  map[string]*Peer // that are not listed any more, and may still have states to give
 
 	discovery  atomic.Pointer[Discovery]
 	metrics    *vm.Set
 	mismatches *vm.Counter
+	lost       *vm.Counter
 	mismatched sync.Map // name of a peer: the odd protocol or ring that was last logged
 }
 
@@ -72,7 +78,7 @@ func New(o Options) *Set {
 	if o.BatchLimit == 0 {
 		o.BatchLimit = 1000
 	}
-	s := &Set{options: o, start: 1 + rand.Int64N(math.MaxInt64)}
+	s := &Set{options: o, start: 1 + rand.Int64N(math.MaxInt64), former: map[string]*Peer{}}
 	s.newMetrics()
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -85,46 +91,128 @@ func (s *Set) View() *View { return s.view.Load() }
 // Update makes a list of nodes the cluster, in which this node is called self; with "" it is an outsider, which asks them
 // all and counts nothing. Peers that stay keep their connections and their health. It panics if self is not in the list.
 func (s *Set) Update(self string, members []Member) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	names := make([]string, len(members))
-	for i := range members {
-		names[i] = members[i].Name
-	}
-	if self != "" && !slices.Contains(names, self) {
+	if self != "" && !slices.ContainsFunc(members, func(m Member) bool { return m.Name == self }) {
 		panic("peers.Set.Update: " + self + " is not in the list")
 	}
-	old := s.view.Load()
-	v := &View{self: self, ring: ring.New(names), peers: map[string]*Peer{}}
-	for _, m := range members {
-		if m.Name == self {
-			continue
-		}
-		p := old.peer(m.Name)
-		if p == nil {
-			p = newPeer(s, m.Name)
-		}
-		p.setAddrs(m)
-		v.peers[m.Name] = p
-	}
-	v.owners = v.owned(v.ring)
-	s.headers.Store(s.newHeader(v))
-	s.replaceLocked(v)
-	s.options.Log.Info().Str("self", self).Strs("nodes", v.Names()).Str("ring", v.Fingerprint()).Msg("the list of nodes")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.name, s.listed = self, members
+	s.rebuildLocked()
 }
 
-// replaceLocked makes v the view, and drops the peers that are not in it.
+// rebuildLocked makes the view of those that are listed and haven't left.
+func (s *Set) rebuildLocked() {
+	old := s.view.Load()
+	v := &View{self: s.name, name: s.name, peers: map[string]*Peer{}, since: time.Now()}
+	var names []string
+	for _, m := range s.listed {
+		stays := !s.leaving
+		if m.Name != s.name {
+			p := s.peerLocked(old, m)
+			v.peers[m.Name], stays = p, p.left.Load() == 0
+		}
+		if stays {
+			names = append(names, m.Name)
+		}
+	}
+	if len(names) == 0 { // all leave: nobody is left to count but those that still are there
+		for _, m := range s.listed {
+			names = append(names, m.Name)
+		}
+	} else if s.leaving {
+		v.self = ""
+	}
+	v.ring = ring.New(names)
+	v.owners = v.owned(v.ring)
+	v.before = s.beforeLocked(old, v)
+	v.formers = s.formersLocked(old, v)
+	s.headers.Store(s.newHeader(v))
+	s.replaceLocked(v)
+	s.options.Log.Info().Str("self", v.self).Strs("nodes", v.Names()).Str("ring", v.Fingerprint()).Msg("the list of nodes")
+}
+
+// peerLocked gives the peer that m names, the same as before if there was one.
+func (s *Set) peerLocked(old *View, m Member) *Peer {
+	p := old.peer(m.Name)
+	if p == nil {
+		delete(s.former, m.Name) // nothing is held against a node that is listed again
+		p = newPeer(s, m.Name)
+	}
+	p.setAddrs(m)
+	return p
+}
+
+// beforeLocked gives the owners before the view changed to v. For a node that has just come they are those of the ring
+// without it.
+func (s *Set) beforeLocked(old, v *View) *ring.Ring {
+	switch {
+	case old == nil && v.self != "" && v.Nodes() > 1:
+		return v.ring.Without(v.self)
+	case old == nil:
+		return nil
+	case old.Fingerprint() == v.Fingerprint() && old.self == v.self:
+		v.since = old.since
+		return old.before
+	}
+	return old.ring
+}
+
+// formersLocked gives by partition the peer that owned it before, where this node owns it now.
+func (s *Set) formersLocked(old, v *View) []*Peer {
+	formers := make([]*Peer, ring.Partitions)
+	for p := range formers {
+		if v.before != nil && v.owners[p] == nil && v.before.Owner(p) != v.name {
+			name := v.before.Owner(p)
+			formers[p] = cmp.Or(v.peer(name), old.peer(name), s.former[name])
+		}
+	}
+	return formers
+}
+
+// replaceLocked makes v the view. Peers that are not in it may have something to give for a while.
 func (s *Set) replaceLocked(v *View) {
 	old := s.view.Swap(v)
 	if old == nil {
 		return
 	}
 	for name, p := range old.peers {
-		if v.peer(name) == nil {
-			p.close()
-			s.mismatched.Delete(name)
+		if v.peer(name) != nil {
+			continue
 		}
+		s.mismatched.Delete(name)
+		p.close()
+		s.former[name] = p // which dials anew if it has to
+		time.AfterFunc(formerFor, func() { s.forget(p) })
 	}
+}
+
+// formerFor is how long after a change of the list limits that have changed hands may be asked for where they were.
+const formerFor = 30 * time.Second
+
+// Handed notes that a node has handed over everything that it doesn't own in a ring.
+func (s *Set) Handed(node, ring string) {
+	if p := s.named(node); p != nil {
+		p.handed.Store(&ring)
+	}
+}
+
+// forget drops a former peer.
+func (s *Set) forget(p *Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.former[p.name] == p {
+		delete(s.former, p.name)
+	}
+}
+
+// named gives a peer, also one that is not listed any more but may still have something to give; nil if there is none.
+func (s *Set) named(name string) *Peer {
+	if p := s.View().peer(name); p != nil {
+		return p
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.former[name]
 }
 
 // Distant says whether m may be on another machine.
@@ -154,7 +242,10 @@ func (s *Set) newHeader(v *View) *http.Header {
 	h.Set("User-Agent", "weir")
 	h.Set(HeaderProtocol, Protocol)
 	h.Set(HeaderRing, v.ring.Fingerprint())
-	h.Set(HeaderFrom, v.self)
+	h.Set(HeaderFrom, s.name)
+	if s.leaving {
+		h.Set(HeaderLeaving, "true")
+	}
 	h.Set(HeaderStart, strconv.FormatInt(s.start, 10))
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
@@ -162,9 +253,20 @@ func (s *Set) newHeader(v *View) *http.Header {
 	return &h
 }
 
+// Introduce says in the header of an answer what this node says of itself in calls.
+func (s *Set) Introduce(h http.Header) {
+	ours := *s.headers.Load()
+	for _, name := range [...]string{HeaderProtocol, HeaderRing, HeaderStart, HeaderLeaving} {
+		if values := ours[name]; values != nil {
+			h[name] = values
+		}
+	}
+}
+
 // Heard compares what a node says of itself, in a request or an answer, with this node's own. A difference is normal for
 // the seconds in which a list changes, and a mistake if it stays; so it is counted, and logged once for each change.
 func (s *Set) Heard(from string, h http.Header) {
+	s.heardOfLife(from, h)
 	v := s.View()
 	if v == nil || h.Get(HeaderProtocol) == Protocol && h.Get(HeaderRing) == v.ring.Fingerprint() {
 		s.mismatched.Delete(from)
@@ -180,6 +282,83 @@ func (s *Set) Heard(from string, h http.Header) {
 			Str("its_ring", h.Get(HeaderRing)).Str("our_ring", v.ring.Fingerprint()).
 			Msg("a peer has another list of nodes, or another version")
 	}
+}
+
+// heardOfLife notes that a listed node is about to leave, or is there again in another life.
+func (s *Set) heardOfLife(from string, h http.Header) {
+	start, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
+	p := s.View().peer(from)
+	if err != nil || p == nil {
+		return
+	}
+	switch was := p.life.Swap(start); {
+	case h.Get(HeaderLeaving) != "":
+		s.setLeft(p, start)
+	case was != start && p.left.Load() != start:
+		s.comeBack(p, was)
+	}
+}
+
+// setLeft takes a node that is about to stop out of the ring, until it is there again in another life.
+func (s *Set) setLeft(p *Peer, start int64) {
+	if p.left.Load() == start {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.View().peer(p.name) != p || p.left.Swap(start) == start {
+		return
+	}
+	s.options.Log.Info().Str("peer", p.name).Msg("a peer is about to stop; others take over its limits")
+	s.rebuildLocked()
+	s.probes.Go(func() {
+		for s.pause(ProbeEvery*3/4+rand.N(ProbeEvery/2)) && s.View().peer(p.name) == p && p.left.Load() == start {
+			p.call(s.ctx, nil) // which hears whether it is another process that answers
+		}
+	})
+}
+
+// comeBack takes a node into the ring again that had left. One that is there in another life without having left has lost
+// what it knew.
+func (s *Set) comeBack(p *Peer, was int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.View().peer(p.name) != p {
+		return
+	}
+	if p.left.Swap(0) == 0 {
+		if was != 0 {
+			s.lost.Inc()
+			s.options.Log.Warn().Str("peer", p.name).Msg("a peer has been restarted without handing over: what it counted is lost")
+		}
+		return
+	}
+	s.options.Log.Info().Str("peer", p.name).Msg("a peer is back")
+	s.rebuildLocked()
+}
+
+// Leave takes this node out of the ring: what it is asked from now on goes to those that take over. It is false where nobody
+// is left to do that, and then nothing changes.
+func (s *Set) Leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.view.Load(); v == nil || v.self != "" && v.Nodes() < 2 {
+		return false
+	}
+	s.leaving = true
+	s.rebuildLocked()
+	return true
+}
+
+// TellLeaving tells all peers that this node leaves, which they hear from any call, and waits until they know or ctx ends.
+func (s *Set) TellLeaving(ctx context.Context) {
+	var calls sync.WaitGroup
+	for _, p := range s.View().peers {
+		if !p.health.down.Load() {
+			calls.Go(func() { p.tell(ctx, LeavePath, struct{}{}, new(struct{})) })
+		}
+	}
+	calls.Wait()
 }
 
 // ProbeEvery is how often, on average, a peer that is down is asked whether it is up again.

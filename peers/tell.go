@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 
@@ -35,22 +36,58 @@ func (s *Set) Nodes() int {
 }
 
 // Knows says whether there is a node of that name in the list, other than this one.
-func (s *Set) Knows(node string) bool { return s.View().peer(node) != nil }
+func (s *Set) Knows(node string) bool {
+	p := s.View().peer(node)
+	return p != nil && p.left.Load() == 0
+}
 
 // Report tells a node what was taken from its limits, and gives the states that it answers with. The error is a [Failure]
 // or a [*Rejection].
 func (s *Set) Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error) {
 	answer := new(limits.States)
-	return answer, s.tell(ctx, node, ReportPath, report, answer)
+	return answer, s.tell(ctx, node, ReportPath, report, answer, report.Seq == 0)
 }
 
 // Publish tells a node the states of limits that this one owns. The error is a [Failure] or a [*Rejection].
 func (s *Set) Publish(ctx context.Context, node string, states *limits.States) error {
-	return s.tell(ctx, node, StatesPath, states, new(struct{}))
+	return s.tell(ctx, node, StatesPath, states, new(struct{}), false)
 }
 
-func (s *Set) tell(ctx context.Context, node, path string, message, answer any) error {
-	p := s.View().peer(node)
+// Ring gives the fingerprint of the present ring, "" before there is one, and the other nodes in it.
+func (s *Set) Ring() (fingerprint string, others []string) {
+	v := s.View()
+	if v == nil {
+		return "", nil
+	}
+	others = slices.DeleteFunc(slices.Clone(v.Names()), func(name string) bool { return name == v.name })
+	return v.Fingerprint(), others
+}
+
+// Take asks the peer for the states of some limits that it owned before, and gives them in order: whole ones where it has
+// none. Calls that come together travel together.
+func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, error) {
+	if p.health.down.Load() {
+		return nil, ErrDown
+	}
+	states, err := p.takes.Do(ctx, names)
+	return states, p.settle(err)
+}
+
+func (p *Peer) take(names []limits.Name) ([]limits.Named, error) {
+	var answer limits.States
+	err := p.tell(context.Background(), TakePath, &limits.Names{Names: names}, &answer)
+	if err != ErrUnreachable { // who isn't there yet has nothing to give, and that is no outage
+		p.conclude(err)
+	}
+	if err == nil && len(answer.States) != len(names) {
+		return nil, ErrBroken
+	}
+	return answer.States, err
+}
+
+// tell has a node told something, which counts for its health unless it is a mere question whether it is there.
+func (s *Set) tell(ctx context.Context, node, path string, message, answer any, question bool) error {
+	p := s.named(node)
 	if p == nil {
 		return ErrUnreachable
 	}
@@ -58,7 +95,7 @@ func (s *Set) tell(ctx context.Context, node, path string, message, answer any) 
 		return ErrDown
 	}
 	err := p.tell(ctx, path, message, answer)
-	if !errors.Is(ctx.Err(), context.Canceled) {
+	if !errors.Is(ctx.Err(), context.Canceled) && (err == nil || !question) {
 		p.conclude(err)
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/ring"
@@ -11,10 +12,16 @@ import (
 
 // A View is one list of nodes: the ring it makes, and the peers on it. But for the peers' health it never changes.
 type View struct {
-	self   string
+	self   string // this node, if it is in the ring
+	name   string // this node, if it is listed
 	ring   *ring.Ring
 	peers  map[string]*Peer // all but this node
 	owners []*Peer          // by partition; nil is this node
+	before *ring.Ring       // who owned what before; nil if nobody did
+	since  time.Time        // when that changed
+
+	formers []*Peer     // by partition: who owned before what this node owns now
+	settled atomic.Bool // they have nothing to give any more
 
 	mu       sync.Mutex         // guards standIns
 	standIns map[string][]*Peer // owners without some nodes, by their names
@@ -44,6 +51,40 @@ func (v *View) peer(name string) *Peer {
 // counts.
 func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
+// Former gives the peer that owned a limit of this node until the ring changed, if it may still have something to give: that
+// was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
+func (v *View) Former(id []byte) *Peer {
+	if v.settled.Load() {
+		return nil
+	}
+	p := v.formers[ring.Partition(id)]
+	if p == nil || p.hasHanded(v) {
+		return nil
+	}
+	if time.Since(v.since) > formerFor {
+		v.settled.Store(true)
+		return nil
+	}
+	return p
+}
+
+// Settled says whether nobody has anything to give to this node any more, for any limit.
+func (v *View) Settled() bool { return v.settled.Load() }
+
+// hasHanded says whether p has handed over everything that it isn't to have in v.
+func (p *Peer) hasHanded(v *View) bool {
+	ring := p.handed.Load()
+	return ring != nil && *ring == v.Fingerprint()
+}
+
+// Peer gives a node by its name: nil if there is none, or it is this node.
+func (v *View) Peer(name string) *Peer { return v.peer(name) }
+
+// WasMine says whether this node owned a limit until the ring changed, which was a short time ago, or it leaves.
+func (v *View) WasMine(id []byte) bool {
+	return v.before != nil && (v.self == "" || time.Since(v.since) < formerFor) && v.before.Owner(ring.Partition(id)) == v.name
+}
+
 // StandIn gives who counts for a limit while its owner is away; nil is this node.
 func (v *View) StandIn(id []byte, owner *Peer) *Peer { return v.standIn(ring.Partition(id), owner) }
 
@@ -61,7 +102,7 @@ func (v *View) standIn(partition int, owner *Peer) *Peer {
 func (v *View) away(one *Peer) []string {
 	names := []string{one.name}
 	for name, p := range v.peers {
-		if p != one && p.health.away.Load() {
+		if p != one && p.health.away.Load() && p.left.Load() == 0 {
 			names = append(names, name)
 		}
 	}
@@ -101,7 +142,7 @@ func (v *View) owned(r *ring.Ring) []*Peer {
 type Status struct {
 	Name     string             `json:"name"`
 	Self     bool               `json:"self,omitzero"`
-	State    string             `json:"state"`                  // up, failing, down (not asked for the moment) or out (others stand in)
+	State    string             `json:"state"`                  // up, failing, down (not asked for the moment), out (others stand in) or left (others have taken over)
 	Since    int64              `json:"failing_since,omitzero"` // Unix milliseconds
 	Share    float64            `json:"share"`                  // of all keys, by the ring
 	Ring     string             `json:"ring,omitzero"`          // the fingerprint that it last sent
@@ -121,6 +162,12 @@ func (v *View) Status() []Status {
 			}
 		}
 	}
+	for name, p := range v.peers {
+		if p.left.Load() != 0 {
+			list = append(list, Status{Name: name, State: "left"})
+		}
+	}
+	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 

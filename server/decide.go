@@ -28,6 +28,9 @@ const (
 	owned   kind = iota // it owns the limits
 	shared              // the same, and this node wants a copy
 	standIn             // it counts for owners that are out
+	former              // it owned the limits until a moment ago, and is to give their states to this node
+	again               // it has taken over the limits, as their former owner says
+	anyway              // it says so of a node that this one doesn't know; so it is to count itself
 )
 
 // decide has each item of x decided by whoever counts it: this node, or the peer that owns the limit, or, while that is
@@ -64,8 +67,11 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 	x.id = r.AppendID(x.id[:0])
 	owner := view.Owner(x.id)
 	if owner == nil {
-		x.results[i] = s.count(r, self, "")
-		s.global.Changed(x.id, r)
+		if p := s.formerOwner(x.id, view); p != nil {
+			x.groupOf(p, former).add(i, r)
+			return
+		}
+		x.results[i] = s.countOwn(x.id, r, self)
 		return
 	}
 	away := x.isAway(owner)
@@ -188,6 +194,13 @@ func (s *Server) contain(x *exchange, g *group) {
 func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.View) {
 	var err error
 	switch g.kind {
+	case former:
+		s.takeOver(ctx, x.requests, g)
+		for _, place := range g.places {
+			r := &x.requests[place]
+			x.results[place] = s.countOwn(r.AppendID(nil), r, s.name(view))
+		}
+		return
 	case standIn:
 		err = s.askPeer(ctx, x, g, ownerOut)
 	case shared:
@@ -195,8 +208,11 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 	default:
 		err = s.askPeer(ctx, x, g, "")
 	}
+	if err == nil {
+		s.followMoved(ctx, x, g, view)
+	}
 	notReached := err == peers.ErrUnreachable || err == peers.ErrDown && g.peer.Away()
-	if notReached && g.kind != standIn {
+	if notReached && g.kind <= shared {
 		for _, again := range s.regroup(x, g, view) {
 			s.askStandIn(ctx, x, &again, view)
 		}
@@ -242,6 +258,52 @@ func (s *Server) learn(r *limits.Request, result *limits.Result, owner string) {
 	}
 }
 
+// formerOwner gives the peer that may still have the state of a limit that this node has become the owner of; nil if there
+// is none.
+func (s *Server) formerOwner(id []byte, view *peers.View) *peers.Peer {
+	p := view.Former(id)
+	if p == nil || s.limiter.Has(id) {
+		return nil
+	}
+	return p
+}
+
+// takeOver asks the former owner of some limits for their states. If it doesn't give them in time, they begin anew here, and
+// what it sends later is added.
+func (s *Server) takeOver(ctx context.Context, requests []limits.Request, g *group) {
+	names := make([]limits.Name, len(g.places))
+	for i, place := range g.places {
+		r := requests[place].Clone()
+		names[i] = limits.Name{Name: r.Name, UniqueKey: r.UniqueKey}
+	}
+	if states, err := g.peer.Take(ctx, names); err == nil {
+		s.global.TakeOver(states)
+	}
+}
+
+// followMoved asks again, once, where the peer of a group says that others have taken over the limits.
+func (s *Server) followMoved(ctx context.Context, x *exchange, g *group, view *peers.View) {
+	var moved exchange
+	for _, place := range g.places {
+		m := &x.results[place].Metadata
+		if m.Reason != limits.ReasonMoved {
+			continue
+		}
+		r, to := &x.requests[place], m.Owner
+		switch peer := view.Peer(to); {
+		case to == view.Self(): // which has not heard of it before
+			moved.groupOf(g.peer, former).add(place, r)
+		case peer == nil || g.kind == again: // the lists of nodes differ
+			moved.groupOf(g.peer, anyway).add(place, r)
+		default:
+			moved.groupOf(peer, again).add(place, r)
+		}
+	}
+	for i := range moved.groups {
+		s.ask(ctx, x, &moved.groups[i], s.peers.View())
+	}
+}
+
 // globalWait is how long a GLOBAL check that has a copy to fall back on may wait for the owner.
 const globalWait = 50 * time.Millisecond
 
@@ -273,6 +335,9 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 	items := make([]limits.Request, len(g.places))
 	for i, place := range g.places {
 		items[i] = x.requests[place].Clone()
+		if g.kind == standIn || g.kind == anyway {
+			items[i].Behavior |= limits.StandIn
+		}
 	}
 	results, err := g.peer.Check(ctx, items, g.alone)
 	if err != nil {
@@ -282,11 +347,14 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 		s.metrics.standIns.Add(len(g.places))
 	}
 	for i, place := range g.places {
-		if g.kind != standIn {
+		if g.kind != standIn && results[i].Metadata.Reason != limits.ReasonMoved {
 			s.learn(&x.requests[place], &results[i], g.peer.Name())
 		}
 		x.results[place] = results[i]
 		x.results[place].State = nil // not the client's
+		if results[i].Metadata.Reason == limits.ReasonMoved {
+			continue
+		}
 		x.results[place].Metadata.Owner = g.peer.Name()
 		x.results[place].Metadata.Degraded = degraded
 	}
@@ -325,11 +393,18 @@ func (s *Server) count(r *limits.Request, owner, degraded string) limits.Result 
 	return result
 }
 
-// countAway counts an item here that another node should count, and will hear of.
+// countOwn counts an item of a limit that this node owns.
+func (s *Server) countOwn(id []byte, r *limits.Request, self string) limits.Result {
+	result := s.count(r, self, "")
+	s.global.Changed(id, r)
+	return result
+}
+
+// countAway counts an item here that another node should count, and will hear of if it hasn't.
 func (s *Server) countAway(r *limits.Request, owner, degraded string) limits.Result {
-	result := s.count(r, owner, degraded)
 	var id [limits.MaxIDBytes]byte
-	s.global.Owe(r.AppendID(id[:0]), r, &result)
+	result := s.global.Count(r.AppendID(id[:0]), r, peers.NotCounted(peers.Failure(degraded)))
+	result.Metadata.Owner, result.Metadata.Degraded = owner, degraded
 	return result
 }
 
@@ -352,11 +427,8 @@ const (
 // degrade answers an item by the failure policy.
 func (s *Server) degrade(r *limits.Request, self, why string) limits.Result {
 	s.metrics.degrade(why)
-	if s.policy == PolicyLocal && peers.NotCounted(peers.Failure(why)) {
-		return s.countAway(r, self, why)
-	}
 	if s.policy == PolicyLocal {
-		return s.count(r, self, why) // the owner may have counted it, too
+		return s.countAway(r, self, why)
 	}
 	now := s.limiter.Now().UnixMilli()
 	result := limits.Result{Status: limits.StatusOK, Limit: r.Limit, Remaining: r.Limit, ResetTime: now + 1}

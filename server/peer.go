@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/x509"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 
@@ -18,7 +20,7 @@ import (
 // handlePeerBatch answers POST /v1/peer/batch: it counts here whatever it is asked, and never forwards. So nodes with
 // different lists can't send a check in circles.
 func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
-	view := s.greet(w, r)
+	s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
@@ -29,10 +31,12 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	x.results = x.results[:0]
+	x.results, x.groups = x.results[:0], x.groups[:0]
+	s.takeOverFor(r.Context(), x, s.peers.View())
 	from := caller{r.Header.Get(peers.HeaderFrom), startOf(r)}
 	for i := range x.requests {
-		x.results = append(x.results, s.countFor(x, &x.requests[i], view, from))
+		// The latest view each time: what is counted for a limit that has just been given away has to be sent after it.
+		x.results = append(x.results, s.countFor(x, &x.requests[i], s.peers.View(), from))
 	}
 	s.metrics.countPeer(x.results)
 	x.answer = limits.AppendResults(x.answer[:0], x.results)
@@ -40,14 +44,11 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 }
 
 // greet notes what a peer says of itself, and says the same of this node.
-func (s *Server) greet(w http.ResponseWriter, r *http.Request) *peers.View {
-	view := s.peers.View()
-	if view != nil {
-		s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header)
-		w.Header().Set(peers.HeaderRing, view.Fingerprint())
-		w.Header().Set(peers.HeaderProtocol, peers.Protocol)
+func (s *Server) greet(w http.ResponseWriter, r *http.Request) {
+	s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
+	if s.peers.View() != nil {
+		s.peers.Introduce(w.Header())
 	}
-	return view
 }
 
 // A caller is a node that asks.
@@ -64,20 +65,52 @@ func startOf(r *http.Request) int64 {
 // countFor counts an item for another node. If it belongs to a third one, that has to hear of it; if to this one, and the
 // other wants to keep a copy, it gets the state along.
 func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller) limits.Result {
-	result := s.limiter.Check(*r) // who asks knows whom it asked
-	if result.Status == limits.StatusError {
-		return result
+	standIn := r.Behavior&limits.StandIn != 0
+	r.Behavior &^= limits.StandIn
+	if err := s.limiter.Validate(r); err != nil {
+		return limits.Result{Error: err.Error()}
 	}
 	x.id = r.AppendID(x.id[:0])
-	if view == nil || view.Owner(x.id) != nil {
-		s.global.Owe(x.id, r, &result)
-		return result
+	if view == nil {
+		return s.global.Count(x.id, r, true)
 	}
-	s.global.Changed(x.id, r)
+	if owner := view.Owner(x.id); owner != nil {
+		if view.WasMine(x.id) && !standIn {
+			return limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: owner.Name(), Reason: limits.ReasonMoved}}
+		}
+		return s.global.Count(x.id, r, true)
+	}
+	result := s.countOwn(x.id, r, "") // who asks knows whom it asked
 	if r.Behavior&limits.Global != 0 && from.start != 0 {
 		result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
 	}
 	return result
+}
+
+// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner.
+func (s *Server) takeOverFor(ctx context.Context, x *exchange, view *peers.View) {
+	if view == nil || view.Settled() {
+		return
+	}
+	for i := range x.requests {
+		r := &x.requests[i]
+		if s.limiter.Validate(r) != nil {
+			continue
+		}
+		x.id = r.AppendID(x.id[:0])
+		if view.Owner(x.id) == nil {
+			if p := s.formerOwner(x.id, view); p != nil {
+				x.groupOf(p, former).add(i, r)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.peerTimeout/2) // who asks waits as long
+	defer cancel()
+	var calls sync.WaitGroup
+	for i := range x.groups {
+		calls.Go(func() { s.takeOver(ctx, x.requests, &x.groups[i]) })
+	}
+	calls.Wait()
 }
 
 // handlePeerReport answers POST /v1/peer/report: it counts what another node took from limits of this one.
@@ -93,6 +126,21 @@ func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
 	var states limits.States
 	if s.readTold(w, r, &states) {
 		s.global.Published(r.Header.Get(peers.HeaderFrom), &states)
+		s.writeTold(w, struct{}{})
+	}
+}
+
+// handlePeerTake answers POST /v1/peer/take: it gives the states of limits that the other node has become the owner of.
+func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
+	var names limits.Names
+	if s.readTold(w, r, &names) {
+		s.writeTold(w, s.global.Give(r.Header.Get(peers.HeaderFrom), names.Names))
+	}
+}
+
+// handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its calls.
+func (s *Server) handlePeerLeave(w http.ResponseWriter, r *http.Request) {
+	if s.readTold(w, r, new(struct{})) {
 		s.writeTold(w, struct{}{})
 	}
 }

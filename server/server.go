@@ -146,6 +146,8 @@ func (s *Server) routes() http.Handler {
 	r.Post(peers.BatchPath, s.guardPeers(s.handlePeerBatch))
 	r.Post(peers.ReportPath, s.guardPeers(s.handlePeerReport))
 	r.Post(peers.StatesPath, s.guardPeers(s.handlePeerStates))
+	r.Post(peers.TakePath, s.guardPeers(s.handlePeerTake))
+	r.Post(peers.LeavePath, s.guardPeers(s.handlePeerLeave))
 	get("/v1/peers", s.handlePeers)
 	get("/healthz", s.handleHealth)
 	get("/readyz", s.handleReady)

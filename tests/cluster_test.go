@@ -41,8 +41,17 @@ func startCluster(t *testing.T, n int, settings ...setting) *cluster {
 		c.add(t, settings...)
 	}
 	c.tellAll()
+	c.settle(t)
 	c.letGo(t)
 	return c
+}
+
+// settle has all nodes tell each other that they have nothing that belongs to others, as far as they can talk.
+func (c *cluster) settle(t *testing.T) {
+	t.Helper()
+	for _, n := range c.nodes {
+		n.global.Sync(t.Context())
+	}
 }
 
 // letGo has all nodes give up their connections before the first of them is stopped.
@@ -59,7 +68,23 @@ func (c *cluster) letGo(t *testing.T) {
 // add starts a node that knows nobody yet.
 func (c *cluster) add(t *testing.T, settings ...setting) *node {
 	t.Helper()
-	ln := listen(t)
+	n := c.serve(t, listen(t), settings...)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// again starts a node anew, with nothing but the name and the address of one that was stopped.
+func (c *cluster) again(t *testing.T, was *node, settings ...setting) *node {
+	t.Helper()
+	ln, err := net.Listen("tcp", was.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.serve(t, ln, settings...)
+}
+
+func (c *cluster) serve(t *testing.T, ln net.Listener, settings ...setting) *node {
+	t.Helper()
 	name := ln.Addr().String()
 	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
 		return &wire{c.wires, name, to, real}
@@ -70,9 +95,7 @@ func (c *cluster) add(t *testing.T, settings ...setting) *node {
 	}
 	so.Peers = peers.New(po)
 	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
-	n := serve(t, ln, &node{clock: c.clock}, so)
-	c.nodes = append(c.nodes, n)
-	return n
+	return serve(t, ln, &node{clock: c.clock}, so)
 }
 
 // tellAll gives all nodes the list of all nodes.

@@ -62,6 +62,7 @@ func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
 		c.nodes = append(c.nodes, c.newInAir(i, settings...))
 	}
 	c.tellAll()
+	c.settle(t)
 	t.Cleanup(func() { <-time.After(2 * time.Hour) }) // calls that nobody waits for any more end by themselves
 	c.letGo(t)
 }
@@ -688,7 +689,11 @@ func TestPeerAnswer(t *testing.T) {
 		defer resp.Body.Close()
 		var text strings.Builder
 		fmt.Fprintln(&text, resp.Status)
-		resp.Header.Write(&text) // sorted
+		if resp.Header.Get(peers.HeaderStart) == "" {
+			t.Error("the answer doesn't say which process gives it")
+		}
+		resp.Header.Set(peers.HeaderStart, "7") // another one each time
+		resp.Header.Write(&text)                // sorted
 		if _, err := io.Copy(&text, resp.Body); err != nil {
 			t.Fatal(err)
 		}
@@ -697,6 +702,7 @@ Content-Length: 780
 Content-Type: application/json
 Weir-Protocol: 1
 Weir-Ring: 824a4ab304b71699
+Weir-Start: 7
 {"rate_limits":[` +
 			`{"status":"OK","limit":10,"remaining":9,"reset_time":946684860000,"metadata":{}},` +
 			`{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":946684860000,"retry_after":60000,"metadata":{}},` +

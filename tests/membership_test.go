@@ -335,8 +335,8 @@ func TestWithoutAPlace(t *testing.T) {
 			if r := n.check(t, item(""))[0]; r.Status != "ERROR" || r.Metadata["degraded"] != "" {
 				t.Errorf("an invalid item: %s", describe(r))
 			}
-			if entries := limiter.Stats().Entries; (policy == server.PolicyLocal) != (entries == 1) {
-				t.Errorf("it holds %d states", entries)
+			if owed := metrics(t, n)["weir_debts"]; (policy == server.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
+				t.Errorf("it owes hits of %v limits, and holds %d states", owed, limiter.Stats().Entries)
 			}
 			n.peers.Update(n.name, []peers.Member{{Name: n.name}, {Name: "127.0.0.1:1"}})
 			var now struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -408,19 +409,17 @@ func TestProcessStops(t *testing.T) {
 	if code := owner.wait(t); code != 0 {
 		t.Errorf("it exited with %d", code)
 	}
-	sum := 0
-	for name, remaining := range counted {
-		slices.Sort(remaining)
-		sum += len(remaining)
-		if distinct := len(slices.Compact(slices.Clone(remaining))); distinct != len(remaining) {
-			t.Errorf("%s gave the same answer twice: %v", name, remaining)
-		}
-		if used := int(limit - remaining[0]); used > len(remaining)+unknown {
-			t.Errorf("%s counted %d hits, %d were answered", name, used, len(remaining))
-		}
+	// What one has counted the other goes on from: together they count as one.
+	remaining := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(counted))...)))
+	// But for those that are just being counted when the limit is given away: each caller may have one.
+	if distinct := len(slices.Compact(slices.Clone(remaining))); distinct+unknown+8 < len(remaining) {
+		t.Errorf("the same answer was given twice: %v", counted)
 	}
-	if sum != hits || len(counted[owner.name]) == 0 || len(counted[a.name]) == 0 {
-		t.Errorf("%d answers, of which the owner counted %d", sum, len(counted[owner.name]))
+	if used := int(limit - remaining[0]); used < hits-unknown || used > hits+unknown {
+		t.Errorf("%d hits were counted, of %d", used, hits)
+	}
+	if len(remaining) != hits || len(counted[owner.name]) == 0 || len(counted[a.name]) == 0 {
+		t.Errorf("%d answers, of which the owner counted %d", len(remaining), len(counted[owner.name]))
 	}
 	if unknown > 5 {
 		t.Errorf("of %d hits nobody knows whether they were counted", unknown)

@@ -1,0 +1,267 @@
+package global
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"weir/limits"
+)
+
+// moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with its
+// reports; the new one asks for what it needs at once. So it may be told twice of a state, and tells by the number.
+type moves struct {
+	scanning sync.Mutex      // held while limits that belong elsewhere are looked for; guards the two below
+	ring     string          // that this was done for
+	began    atomic.Int64    // when, by Clock
+	again    []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
+
+	mu    sync.Mutex // guards all below
+	given map[string]given
+	last  int64                             // the number of the last one that was given
+	taken *simplelru.LRU[takenID, struct{}] // lately
+}
+
+// A given is a state on its way to its new owner.
+type given struct {
+	state limits.State
+	take  int64
+	node  string
+}
+
+// A takenID is the number of a state and the life of the process that gave it.
+type takenID struct{ start, take int64 }
+
+// maxTaken bounds the states that this node remembers to have been given. It has to as long as an answer may be late.
+const maxTaken = 100_000
+
+func (m *moves) init() {
+	m.given = map[string]given{}
+	m.taken, _ = simplelru.NewLRU[takenID, struct{}](maxTaken, nil)
+}
+
+// When to look again after a change of the ring, and after a state has come here by mistake.
+const (
+	lookAgainSoon  = time.Second
+	lookAgainLater = 5 * time.Second
+)
+
+// noticeRing looks for limits that belong elsewhere once the ring has changed, or it is time to look again, or anyway, and
+// lets them stand in line for their new owners.
+func (s *Syncer) noticeRing(anyway bool) {
+	s.moves.scanning.Lock()
+	defer s.moves.scanning.Unlock()
+	ring, others := s.cluster.Ring()
+	now := s.Clock()
+	due := len(s.moves.again) > 0 && s.moves.again[0] <= now
+	switch {
+	case ring == "" || ring == s.moves.ring && !due && !anyway:
+		return
+	case ring != s.moves.ring:
+		s.moves.again = []time.Duration{now + lookAgainSoon, now + lookAgainLater}
+	case due:
+		s.moves.again = s.moves.again[1:]
+	}
+	changed := ring != s.moves.ring
+	if changed {
+		s.moves.began.Store(int64(now))
+	}
+	s.moves.ring = ring
+	ids := s.limiter.Find(func(id []byte) bool {
+		node, known := s.cluster.Owner(id)
+		return known && node != nobody
+	})
+	for _, id := range ids {
+		if node, known := s.cluster.Owner(bytesOf(id)); known && node != nobody {
+			o := s.owner(node)
+			o.mu.Lock()
+			o.moving = append(o.moving, id)
+			o.mu.Unlock()
+		}
+	}
+	for _, node := range others {
+		o := s.owner(node)
+		o.mu.Lock()
+		if changed {
+			o.toHand = ring
+		}
+		o.mu.Unlock()
+	}
+}
+
+// lookAgain has the next look for limits that belong elsewhere take place in a while.
+func (s *Syncer) lookAgain() {
+	s.moves.scanning.Lock()
+	defer s.moves.scanning.Unlock()
+	if len(s.moves.again) == 0 {
+		s.moves.again = []time.Duration{s.Clock() + lookAgainLater}
+	}
+}
+
+// give takes a limit's state out of this node's count for another node. It is false if there is nothing to give.
+func (s *Syncer) give(id, node string) (given, bool) {
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	if g, ok := s.moves.given[id]; ok {
+		return g, g.node == node
+	}
+	state := s.limiter.Take(bytesOf(id))
+	if state.Whole(s.limiter.Now()) {
+		return given{}, false
+	}
+	s.moves.last++
+	g := given{state, s.moves.last, node}
+	s.moves.given[id] = g
+	return g, true
+}
+
+// Give gives the states of some limits to a node that asks for them, because it owns them now: whole ones where there is
+// nothing to give. They are part of a report to it all the same, since the answer may get lost.
+func (s *Syncer) Give(node string, names []limits.Name) *limits.States {
+	answer := &limits.States{States: make([]limits.Named, len(names))}
+	for i := range names {
+		n := &names[i]
+		answer.States[i].Name, answer.States[i].UniqueKey = n.Name, n.UniqueKey
+		if !n.Valid() {
+			continue
+		}
+		id := n.AppendID(nil)
+		if !s.owns(node, id) {
+			continue
+		}
+		key := string(id)
+		_, before := s.isGiven(key)
+		g, ok := s.give(key, node)
+		if !ok {
+			continue
+		}
+		s.describe(&answer.States[i], key, g)
+		if !before {
+			o := s.owner(node)
+			o.mu.Lock()
+			o.given = append(o.given, key)
+			o.mu.Unlock()
+		}
+	}
+	return answer
+}
+
+func (s *Syncer) isGiven(id string) (given, bool) {
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	g, ok := s.moves.given[id]
+	return g, ok
+}
+
+// describe makes n tell of a state that is given.
+func (s *Syncer) describe(n *limits.Named, id string, g given) {
+	n.Name, n.UniqueKey = limits.SplitID(id)
+	n.Set(g.state, s.limiter.Now())
+	n.Start, n.Take = s.cluster.Start(), g.take
+}
+
+// TakeOver adds states that other nodes gave to this one's count, each once. Entries without a number are none.
+func (s *Syncer) TakeOver(states []limits.Named) {
+	for i := range states {
+		n := &states[i]
+		state, sane := n.State()
+		name := limits.Name{Name: n.Name, UniqueKey: n.UniqueKey}
+		switch {
+		case n.Take == 0 || !sane || !name.Valid():
+		case state == (limits.State{}): // it ran out on the way
+			s.metrics.expiredStates.Inc()
+		default:
+			s.takeOne(name.AppendID(nil), n, state)
+		}
+	}
+}
+
+func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
+	s.moves.mu.Lock()
+	number := takenID{n.Start, n.Take}
+	if s.moves.taken.Contains(number) {
+		s.moves.mu.Unlock()
+		s.metrics.movedAgain.Inc()
+		return
+	}
+	s.moves.taken.Add(number, struct{}{})
+	// Under the lock, so that nobody who is told of it a second time goes on before it is there.
+	ok := s.limiter.Put(id, state.Shift(s.limiter.Now().Sub(time.Unix(0, n.Now))))
+	s.moves.mu.Unlock()
+	if !ok {
+		s.metrics.otherStates.Inc()
+		return
+	}
+	s.metrics.taken.Inc()
+	s.shares.changed(id)
+	if !s.owns(nobody, id) {
+		s.lookAgain()
+	}
+}
+
+// freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait.
+func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
+	o.mu.Lock()
+	asked, moving := o.given, o.moving
+	o.given, o.moving = nil, nil
+	o.mu.Unlock()
+	room := func() bool { return len(o.report) < maxReport && size < maxBytes }
+	for ; len(asked) > 0 && room(); asked = asked[1:] {
+		size += messageBytes(asked[0])
+		if g, ok := s.isGiven(asked[0]); ok && g.node == o.name {
+			o.report = append(o.report, frozen{id: asked[0], moved: g})
+		}
+	}
+	for ; len(moving) > 0 && room(); moving = moving[1:] {
+		id := moving[0]
+		size += messageBytes(id)
+		if _, before := s.isGiven(id); before || !s.owns(o.name, bytesOf(id)) {
+			continue // the ring has changed again, and this will be found again
+		}
+		if g, ok := s.give(id, o.name); ok {
+			o.report = append(o.report, frozen{id: id, moved: g})
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.given, o.moving = append(asked, o.given...), append(moving, o.moving...)
+	return len(o.given)+len(o.moving) > 0
+}
+
+// moved forgets a state that its new owner has, but for those that have not heard of that, and ask this node to count: they
+// get no more than was left.
+func (s *Syncer) moved(id string) {
+	s.rememberAway(bytesOf(id))
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	s.metrics.moved.Inc()
+	delete(s.moves.given, id)
+}
+
+// rememberAway has this node's count for others begin with what it knows of a limit, if it was its own until a moment ago.
+func (s *Syncer) rememberAway(id []byte) {
+	if s.away.Has(id) {
+		return
+	}
+	s.moves.mu.Lock()
+	g, ok := s.moves.given[string(id)]
+	s.moves.mu.Unlock()
+	if !ok {
+		g.state = s.limiter.State(id)
+	}
+	if g.state != (limits.State{}) {
+		s.away.Put(id, g.state)
+	}
+}
+
+// keep counts a state here again whose new owner is gone.
+func (s *Syncer) keep(id string) {
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	if g, ok := s.moves.given[id]; ok {
+		s.limiter.Put(bytesOf(id), g.state)
+		delete(s.moves.given, id)
+	}
+}

@@ -1,0 +1,269 @@
+package global
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/limits"
+)
+
+const aTake kind = "take"
+
+// A mover is a game in which states follow their limits.
+type mover struct {
+	*game
+	before map[string]string // owners of keys until they changed
+}
+
+func newMover(t *testing.T, random *rand.Rand, keys int, a limits.Algorithm) *mover {
+	m := &mover{newGame(t, random, keys, a), map[string]string{}}
+	m.moving = true
+	return m
+}
+
+// move gives a limit another owner.
+func (m *mover) move(r limits.Request, to *node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if was := m.place[r.UniqueKey]; was != to.name {
+		m.before[r.UniqueKey], m.place[r.UniqueKey] = was, to.name
+	}
+}
+
+// take asks the former owner of a limit for its state, as a server does before it counts what it has no state of.
+func (m *mover) take(n *node, r limits.Request) {
+	was, ok := m.before[r.UniqueKey]
+	if !ok || was == n.name || n.limiter.Has(r.AppendID(nil)) {
+		return
+	}
+	former, answer := m.node(was), new(limits.States)
+	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}
+	if m.send2(n, former, func() { answer = copied(m.world, former.sync.Give(n.name, ask)) }) == nil {
+		n.sync.TakeOver(answer.States)
+	}
+}
+
+func (m *mover) send2(from, to *node, process func()) error { return from.send(to, aTake, process) }
+
+// hit takes hits at a node, which asks the owner.
+func (m *mover) hit(n *node, r limits.Request) {
+	owner := m.ownerOf(r)
+	count := func() {
+		now := m.ownerOf(r)
+		if now != owner { // the message was late
+			return
+		}
+		m.take(owner, r)
+		owner.counted(&r, owner.limiter.Check(r))
+	}
+	if owner == n {
+		count()
+		return
+	}
+	n.send(owner, aCheck, count)
+}
+
+// wantOne wants the owner of each limit to know of all its hits, and nobody else of any.
+func (m *mover) wantOne() {
+	m.t.Helper()
+	for _, r := range m.keys {
+		for _, n := range m.nodes {
+			want := int64(0)
+			if m.ownerOf(r) == n {
+				want = m.count[r.UniqueKey]
+			}
+			if used := n.used(r); used != want {
+				m.t.Errorf("%s counts %d hits of %q, want %d", n.name, used, r.UniqueKey, want)
+			}
+		}
+	}
+}
+
+// TestStatesMove moves limits from node to node while they are used, nodes count for each other, and messages meet any fate. In
+// the end the owner of each knows of all hits that were taken, exactly, and nobody else keeps any.
+func TestStatesMove(t *testing.T) {
+	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.SlidingWindow} {
+		t.Run(a.String(), func(t *testing.T) {
+			seeds(t, 200, func(t *testing.T, random *rand.Rand) {
+				m := newMover(t, random, 1+random.IntN(4), a)
+				for i := range m.keys {
+					m.keys[i].Limit = 1_000_000
+				}
+				bad := map[kind][]fate{aTake: anything[aReport]}
+				for kind, fates := range anything {
+					bad[kind] = fates
+				}
+				m.trouble(random.Float64()*0.7, bad)
+				for range 300 {
+					switch n := m.anyNode(); random.IntN(12) {
+					case 0, 1:
+						n.sync.Sync(t.Context())
+					case 2:
+						m.some(5 * time.Second)
+					case 3:
+						if m.chance(3) {
+							m.deliver(random)
+						}
+					case 4:
+						m.move(m.anyKey(), n)
+					case 5:
+						if r := m.hits(m.anyKey()); m.ownerOf(r) != n {
+							n.countAway(&r, "stand-in")
+						}
+					default:
+						m.hit(n, m.hits(m.anyKey()))
+					}
+				}
+				m.heal()
+				m.deliver(random)
+				m.settle(5)
+				m.owesNothing()
+				m.wantOne()
+			})
+		})
+	}
+}
+
+// TestMovesOfALeakyBucket keep its level to the part of a hit, where the new owner has not counted yet.
+func TestMovesOfALeakyBucket(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(1, 2)), 1, limits.LeakyBucket)
+	r := m.keys[0]
+	r.Hits, r.Limit, r.Duration = 7, 10, 3_600_000
+	for _, n := range m.nodes {
+		n.skew = 0
+	}
+	m.move(r, m.nodes[0])
+	m.nodes[0].limiter.Check(r)
+	m.wait(100 * time.Second)
+	m.move(r, m.nodes[1])
+	m.settle(2)
+	r.Hits = 0
+	want := limits.New(10, m.nodes[0].time)
+	first := r
+	first.Hits = 7
+	m.wait(-100 * time.Second)
+	want.Check(first)
+	m.wait(100 * time.Second)
+	if got, want := m.nodes[1].limiter.Check(r), want.Check(r); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestGiveTwice has the new owner ask twice, since the answer got lost, and hear of it by a report, too.
+func TestGiveTwice(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(3, 4)), 1, limits.TokenBucket)
+	former, owner, third := m.nodes[0], m.nodes[1], m.nodes[len(m.nodes)-1]
+	r := m.keys[0]
+	r.Limit = 100
+	m.move(r, former)
+	r.Hits = 7
+	m.hit(former, r)
+	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}, {Name: "", UniqueKey: "x"}, {Name: "name", UniqueKey: "nobody's"}}
+	if got := former.sync.Give(owner.name, ask); got.States[0].Take != 0 {
+		t.Errorf("it gave away what is its own: %+v", got)
+	}
+	m.move(r, owner)
+	if third != owner {
+		if got := former.sync.Give(third.name, ask); got.States[0].Take != 0 {
+			t.Errorf("it gave to a stranger: %+v", got)
+		}
+	}
+	first, second := former.sync.Give(owner.name, ask), former.sync.Give(owner.name, ask)
+	if first.States[0].Take == 0 || first.States[0].Take != second.States[0].Take || first.States[1].Take != 0 || first.States[2].Take != 0 {
+		t.Errorf("got %+v and then %+v", first, second)
+	}
+	owner.sync.TakeOver(first.States)
+	owner.sync.TakeOver(second.States)
+	m.settle(2)
+	m.wantOne()
+	owner.wantMetrics("weir_taken_states_total", "1")
+	former.wantMetrics("weir_moved_states_total", "1")
+}
+
+// TestHandedIsSaidLast has a node hand over more than fits in a report: it says that it is done with the last.
+func TestHandedIsSaidLast(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(5, 6)), 1, limits.TokenBucket)
+	a, b := m.nodes[0], m.nodes[1]
+	a.size = 5000
+	a.restart()
+	m.place[""] = a.name
+	r := m.keys[0]
+	r.Limit, r.Hits = 10, 3
+	for i := range 2500 {
+		r.UniqueKey = fmt.Sprint("many", i)
+		a.limiter.Check(r)
+	}
+	m.place[""] = b.name
+	b.size = 5000
+	b.restart()
+	m.handed = nil
+	reports := 0
+	b.heard = func(report *limits.Report) {
+		reports++
+		if done := slices.Contains(m.handed, a.name+">"+b.name); done || (report.Handed != "") != (reports == 3) {
+			t.Errorf("report %d has %d states, and says %q", reports, len(report.States), report.Handed)
+		}
+	}
+	a.mustSync()
+	if n := b.limiter.Stats().Entries; reports != 3 || n != 2500 || a.limiter.Stats().Entries != 0 {
+		t.Errorf("%d reports, %d limits", reports, n)
+	}
+}
+
+// TestMovesBetweenClocks moves a limit to a node whose clock is hours off: its window ends when it would have.
+func TestMovesBetweenClocks(t *testing.T) {
+	for _, skew := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
+		for _, asked := range []bool{false, true} {
+			m := newMover(t, rand.New(rand.NewPCG(7, 8)), 1, limits.TokenBucket)
+			r := m.keys[0]
+			r.Limit, r.Hits = 100, 7
+			a, b := m.nodes[0], m.nodes[1]
+			a.skew, b.skew = 0, skew
+			m.move(r, a)
+			m.hit(a, r)
+			m.wait(20 * time.Minute)
+			m.move(r, b)
+			if asked {
+				m.take(b, r)
+			} else {
+				a.mustSync()
+			}
+			r.Hits = 0
+			got := b.limiter.Check(r)
+			if want := b.time().Add(40 * time.Minute).UnixMilli(); got.Remaining != 93 || got.ResetTime != want {
+				t.Errorf("by a clock that is %v off: %+v, want 93 until %d", skew, got, want)
+			}
+		}
+	}
+}
+
+// TestNewOwnerLeaves has the new owner leave before it acknowledges what it was given: the states come back, and go to the next.
+func TestNewOwnerLeaves(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		m := newMover(t, rand.New(rand.NewPCG(9, 11)), 1, limits.TokenBucket)
+		r := m.keys[0]
+		r.Limit, r.Hits = 100, 7
+		a, b, c := m.nodes[0], m.nodes[1], m.nodes[2]
+		m.move(r, a)
+		m.hit(a, r)
+		m.move(r, b)
+		m.all(lost)
+		if asked {
+			a.sync.Give(b.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}})
+		}
+		a.sync.Sync(t.Context())
+		m.heal()
+		m.setRing(a.name + c.name)
+		m.move(r, c)
+		for range 3 {
+			a.sync.Sync(t.Context())
+			c.sync.Sync(t.Context())
+		}
+		if got := c.used(r); got != 7 || a.used(r) != 0 {
+			t.Errorf("asked before: %v: the last owner counts %d, the first %d", asked, got, a.used(r))
+		}
+	}
+}
