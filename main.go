@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -210,13 +211,23 @@ func serve(c config, log zerolog.Logger) error {
 	return nil
 }
 
-// handOver tells the owners what this node has counted for them, and gives them the limits that they take over.
+// handOver tells the owners what this node has counted for them, and gives them the limits that they take over. It tries
+// again as long as there is time and somebody takes something.
 func handOver(ctx context.Context, syncer *global.Syncer, log zerolog.Logger) {
 	if syncer == nil {
 		return
 	}
-	if err := syncer.Sync(ctx); err != nil {
-		log.Warn().Err(err).Msg("not all that this node has counted could be handed over")
+	for left := math.MaxInt; ; {
+		err := syncer.Sync(ctx)
+		pending := syncer.Pending()
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil || pending >= left {
+			log.Warn().Err(err).Int("limits", pending).Msg("not all that this node has counted could be handed over")
+			return
+		}
+		left = pending
 	}
 }
 

@@ -389,7 +389,7 @@ func (s *Syncer) thaw(o *owner) {
 	o.mu.Lock()
 	o.gone, o.reported = true, 0
 	asked := o.given
-	o.given, o.moving = nil, nil
+	o.given, o.moving = nil, nil // nobody freezes meanwhile: sending is held
 	o.mu.Unlock()
 	for _, id := range asked {
 		s.keep(id)
@@ -414,6 +414,16 @@ func (s *Syncer) forgetEnded(o *owner) {
 		})
 	}
 	s.putFirst(o, kept)
+}
+
+// Pending gives how many limits this node still has to report, or to give to their new owners.
+func (s *Syncer) Pending() (limits int) {
+	s.eachOwner(func(o *owner) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		limits += len(o.line) + o.reported + len(o.moving) + len(o.given)
+	})
+	return limits
 }
 
 // owing gives how many limits this node owes hits of, and for how long at most.

@@ -152,6 +152,9 @@ func (s *Syncer) Sync(ctx context.Context) error {
 	var calls sync.WaitGroup
 	var first sync.Once
 	var err error
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	s.noticeRing(true)
 	s.tryReport(ctx, s.owner(nobody))
 	s.eachOwner(func(o *owner) {

@@ -16,6 +16,7 @@ type moves struct {
 	scanning sync.Mutex      // held while limits that belong elsewhere are looked for; guards the two below
 	ring     string          // that this was done for
 	began    atomic.Int64    // when, by Clock
+	leaving  atomic.Bool     // this node is not part of it
 	again    []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
 
 	mu    sync.Mutex // guards all below
@@ -59,6 +60,8 @@ func (s *Syncer) noticeRing(anyway bool) {
 	switch {
 	case ring == "" || ring == s.moves.ring && !due && !anyway:
 		return
+	case ring == s.moves.ring && s.stillMoving():
+		return // later: it would find the same again
 	case ring != s.moves.ring:
 		s.moves.again = []time.Duration{now + lookAgainSoon, now + lookAgainLater}
 	case due:
@@ -69,6 +72,7 @@ func (s *Syncer) noticeRing(anyway bool) {
 		s.moves.began.Store(int64(now))
 	}
 	s.moves.ring = ring
+	s.moves.leaving.Store(len(others) == s.cluster.Nodes())
 	ids := s.limiter.Find(func(id []byte) bool {
 		node, known := s.cluster.Owner(id)
 		return known && node != nobody
@@ -89,6 +93,16 @@ func (s *Syncer) noticeRing(anyway bool) {
 		}
 		o.mu.Unlock()
 	}
+}
+
+// stillMoving says whether limits stand in line for their new owners.
+func (s *Syncer) stillMoving() (is bool) {
+	s.eachOwner(func(o *owner) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		is = is || len(o.moving) > 0
+	})
+	return is
 }
 
 // lookAgain has the next look for limits that belong elsewhere take place in a while.
@@ -201,39 +215,43 @@ func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 	}
 }
 
-// freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait.
+// freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait. Only it, with the
+// sending of o held, takes something out of the two lines; others put something behind.
 func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	o.mu.Lock()
 	asked, moving := o.given, o.moving
-	o.given, o.moving = nil, nil
 	o.mu.Unlock()
 	room := func() bool { return len(o.report) < maxReport && size < maxBytes }
-	for ; len(asked) > 0 && room(); asked = asked[1:] {
-		size += messageBytes(asked[0])
-		if g, ok := s.isGiven(asked[0]); ok && g.node == o.name {
-			o.report = append(o.report, frozen{id: asked[0], moved: g})
+	gone := 0
+	for ; gone < len(asked) && room(); gone++ {
+		size += messageBytes(asked[gone])
+		if g, ok := s.isGiven(asked[gone]); ok && g.node == o.name {
+			o.report = append(o.report, frozen{id: asked[gone], moved: g})
 		}
 	}
-	for ; len(moving) > 0 && room(); moving = moving[1:] {
-		id := moving[0]
-		size += messageBytes(id)
+	sent := 0
+	for ; sent < len(moving) && room(); sent++ {
+		id := moving[sent]
 		if _, before := s.isGiven(id); before || !s.owns(o.name, bytesOf(id)) {
 			continue // the ring has changed again, and this will be found again
 		}
 		if g, ok := s.give(id, o.name); ok {
+			size += messageBytes(id)
 			o.report = append(o.report, frozen{id: id, moved: g})
 		}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.given, o.moving = append(asked, o.given...), append(moving, o.moving...)
+	o.given, o.moving = o.given[gone:], o.moving[sent:]
 	return len(o.given)+len(o.moving) > 0
 }
 
 // moved forgets a state that its new owner has, but for those that have not heard of that, and ask this node to count: they
 // get no more than was left.
 func (s *Syncer) moved(id string) {
-	s.rememberAway(bytesOf(id))
+	if !s.moves.leaving.Load() { // else nobody asks any more, in a moment
+		s.rememberAway(bytesOf(id))
+	}
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
 	s.metrics.moved.Inc()
