@@ -104,6 +104,9 @@ func (s *Set) Update(self string, members []Member) {
 func (s *Set) rebuildLocked() {
 	old := s.view.Load()
 	v := &View{self: s.name, name: s.name, peers: map[string]*Peer{}, since: time.Now()}
+	if v.name == "" && old != nil {
+		v.name = old.name
+	}
 	var names []string
 	for _, m := range s.listed {
 		stays := !s.leaving
@@ -124,6 +127,11 @@ func (s *Set) rebuildLocked() {
 	}
 	v.ring = ring.New(names)
 	v.owners = v.owned(v.ring)
+	for _, p := range v.peers {
+		if !p.hasHanded(v.Fingerprint()) {
+			p.handed.Store(nil) // or it would hold again should the ring become what it was
+		}
+	}
 	v.before = s.beforeLocked(old, v)
 	v.formers = s.formersLocked(old, v)
 	s.headers.Store(s.newHeader(v))
@@ -242,7 +250,7 @@ func (s *Set) newHeader(v *View) *http.Header {
 	h.Set("User-Agent", "weir")
 	h.Set(HeaderProtocol, Protocol)
 	h.Set(HeaderRing, v.ring.Fingerprint())
-	h.Set(HeaderFrom, s.name)
+	h.Set(HeaderFrom, v.name)
 	if s.leaving {
 		h.Set(HeaderLeaving, "true")
 	}

@@ -13,7 +13,7 @@ import (
 // A View is one list of nodes: the ring it makes, and the peers on it. But for the peers' health it never changes.
 type View struct {
 	self   string // this node, if it is in the ring
-	name   string // this node, if it is listed
+	name   string // this node, as it is listed, or was
 	ring   *ring.Ring
 	peers  map[string]*Peer // all but this node
 	owners []*Peer          // by partition; nil is this node
@@ -54,27 +54,33 @@ func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 // Former gives the peer that owned a limit of this node until the ring changed, if it may still have something to give: that
 // was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
 func (v *View) Former(id []byte) *Peer {
-	if v.settled.Load() {
+	if v.Settled() {
 		return nil
 	}
 	p := v.formers[ring.Partition(id)]
-	if p == nil || p.hasHanded(v) {
-		return nil
-	}
-	if time.Since(v.since) > formerFor {
-		v.settled.Store(true)
+	if p == nil || p.hasHanded(v.Fingerprint()) {
 		return nil
 	}
 	return p
 }
 
 // Settled says whether nobody has anything to give to this node any more, for any limit.
-func (v *View) Settled() bool { return v.settled.Load() }
+func (v *View) Settled() bool {
+	if v.settled.Load() {
+		return true
+	}
+	owes := func(p *Peer) bool { return p != nil && !p.hasHanded(v.Fingerprint()) }
+	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.formers, owes) {
+		return false
+	}
+	v.settled.Store(true)
+	return true
+}
 
-// hasHanded says whether p has handed over everything that it isn't to have in v.
-func (p *Peer) hasHanded(v *View) bool {
-	ring := p.handed.Load()
-	return ring != nil && *ring == v.Fingerprint()
+// hasHanded says whether p has handed over everything that it isn't to have in a ring.
+func (p *Peer) hasHanded(ring string) bool {
+	handed := p.handed.Load()
+	return handed != nil && *handed == ring
 }
 
 // Peer gives a node by its name: nil if there is none, or it is this node.

@@ -1,0 +1,132 @@
+package peers
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"weir/ring"
+)
+
+// A still is a Set that calls nobody, named a:1, and the keys whose ownership is looked at.
+func still(t *testing.T) *Set {
+	t.Helper()
+	s := New(Options{Transport: func(string, http.RoundTripper) http.RoundTripper { return nobody{} }})
+	t.Cleanup(s.Close)
+	return s
+}
+
+type nobody struct{}
+
+func (nobody) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoConnection }
+
+func list(names ...string) (members []Member) {
+	for _, name := range names {
+		members = append(members, Member{Name: name})
+	}
+	return members
+}
+
+// moved gives an id that one node owns in one ring, and another one in another.
+func moved(t *testing.T, from *ring.Ring, was string, to *ring.Ring, is string) []byte {
+	t.Helper()
+	for i := range 100_000 {
+		id := []byte(fmt.Sprint("id", i))
+		if p := ring.Partition(id); from.Owner(p) == was && to.Owner(p) == is {
+			return id
+		}
+	}
+	t.Fatalf("nothing moves from %s to %s", was, is)
+	return nil
+}
+
+// TestFormer follows a limit through changes of the list: who may be asked for its state, until when, and who says that
+// another one counts now.
+func TestFormer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := still(t)
+		three, two := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"a:1", "b:1"})
+		mine := moved(t, three, "c:1", two, "a:1")
+
+		s.Update("a:1", list("a:1", "b:1", "c:1"))
+		fresh := moved(t, three.Without("a:1"), "b:1", three, "a:1")
+		if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
+			t.Errorf("a node that has just come asks %v", p)
+		}
+		s.Handed("b:1", three.Fingerprint())
+		if p := s.View().Former(fresh); p != nil || s.View().Settled() {
+			t.Errorf("it asks %v, who has handed over all; settled: %v", p, s.View().Settled())
+		}
+		s.Handed("c:1", three.Fingerprint())
+		if !s.View().Settled() {
+			t.Error("all have handed over, and still something is to come")
+		}
+
+		s.Update("a:1", list("a:1", "b:1"))
+		if p := s.View().Former(mine); p == nil || p.Name() != "c:1" {
+			t.Errorf("asked is %v, not who is listed no more", p)
+		}
+		s.Update("a:1", list("b:1", "a:1")) // the same in another order: it is no change
+		if p := s.View().Former(mine); p == nil {
+			t.Error("nobody is asked after the same list")
+		}
+		pass(formerFor + 1)
+		if p := s.View().Former(mine); p != nil || s.named("c:1") != nil {
+			t.Errorf("asked is %v, after half a minute", p)
+		}
+
+		s.Update("a:1", list("a:1", "b:1", "c:1"))
+		if v := s.View(); !v.WasMine(mine) || v.WasMine(moved(t, two, "b:1", three, "c:1")) {
+			t.Error("it doesn't know what it has given away")
+		}
+		pass(formerFor + 1)
+		if s.View().WasMine(mine) {
+			t.Error("it is asked for what it gave away long ago")
+		}
+	})
+}
+
+// TestHandedForAnEarlierRing has a node hand over everything, and the ring change and become what it was.
+func TestHandedForAnEarlierRing(t *testing.T) {
+	s := still(t)
+	three, four := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"a:1", "b:1", "c:1", "d:1"})
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	s.Handed("b:1", three.Fingerprint())
+	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
+	s.Handed("b:1", four.Fingerprint())
+	s.Handed("c:1", four.Fingerprint())
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	if p := s.View().Former(moved(t, four, "d:1", three, "a:1")); p == nil || p.Name() != "d:1" {
+		t.Errorf("asked is %v", p)
+	}
+	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	for name, p := range s.View().peers {
+		if p.handed.Load() != nil {
+			t.Errorf("%s is said to have handed over everything, which was for an earlier ring", name)
+		}
+	}
+	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
+	s.Handed("b:1", three.Fingerprint()) // it has heard of the next change before this node has
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	if !s.View().peer("b:1").hasHanded(three.Fingerprint()) {
+		t.Error("what came a little early is forgotten")
+	}
+}
+
+// TestOutsiderKnowsItsName has a node be listed no more, as happens before it is told to stop: it says by its name who calls,
+// and of what it owned that others count now.
+func TestOutsiderKnowsItsName(t *testing.T) {
+	s := still(t)
+	three, two := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"b:1", "c:1"})
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	s.Update("", list("b:1", "c:1"))
+	id := moved(t, three, "a:1", two, "b:1")
+	if v := s.View(); v.Self() != "" || !v.WasMine(id) || v.Owner(id).Name() != "b:1" {
+		t.Errorf("self %q, was mine: %v", v.Self(), v.WasMine(id))
+	}
+	if from := s.headers.Load().Get(HeaderFrom); from != "a:1" {
+		t.Errorf("it calls as %q", from)
+	}
+}
