@@ -133,7 +133,7 @@ func (s *Set) rebuildLocked() {
 		}
 	}
 	v.before = s.beforeLocked(old, v)
-	v.formers = s.formersLocked(old, v)
+	s.findFormersLocked(old, v)
 	s.headers.Store(s.newHeader(v))
 	s.replaceLocked(v)
 	s.options.Log.Info().Str("self", v.self).Strs("nodes", v.Names()).Str("ring", v.Fingerprint()).Msg("the list of nodes")
@@ -165,16 +165,19 @@ func (s *Set) beforeLocked(old, v *View) *ring.Ring {
 	return old.ring
 }
 
-// formersLocked gives by partition the peer that owned it before, where this node owns it now.
-func (s *Set) formersLocked(old, v *View) []*Peer {
-	formers := make([]*Peer, ring.Partitions)
-	for p := range formers {
-		if v.before != nil && v.owners[p] == nil && v.before.Owner(p) != v.name {
-			name := v.before.Owner(p)
-			formers[p] = cmp.Or(v.peer(name), old.peer(name), s.former[name])
+// findFormersLocked finds, by partition, the peer that owned before what this node owns now.
+func (s *Set) findFormersLocked(old, v *View) {
+	v.formers = make([]*Peer, ring.Partitions)
+	for p := range v.formers {
+		if v.before == nil || v.owners[p] != nil || v.before.Owner(p) == v.name {
+			continue
+		}
+		name := v.before.Owner(p)
+		former := cmp.Or(v.peer(name), old.peer(name), s.former[name])
+		if v.formers[p] = former; former != nil && !slices.Contains(v.owing, former) {
+			v.owing = append(v.owing, former)
 		}
 	}
-	return formers
 }
 
 // replaceLocked makes v the view. Peers that are not in it may have something to give for a while.

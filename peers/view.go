@@ -21,6 +21,7 @@ type View struct {
 	since  time.Time        // when that changed
 
 	formers []*Peer     // by partition: who owned before what this node owns now
+	owing   []*Peer     // all of them
 	settled atomic.Bool // they have nothing to give any more
 
 	mu       sync.Mutex         // guards standIns
@@ -69,8 +70,8 @@ func (v *View) Settled() bool {
 	if v.settled.Load() {
 		return true
 	}
-	owes := func(p *Peer) bool { return p != nil && !p.hasHanded(v.Fingerprint()) }
-	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.formers, owes) {
+	owes := func(p *Peer) bool { return !p.hasHanded(v.Fingerprint()) }
+	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.owing, owes) {
 		return false
 	}
 	v.settled.Store(true)

@@ -40,7 +40,7 @@ func (s *Server) decide(ctx context.Context, x *exchange) {
 	x.groups, x.owners = x.groups[:0], x.owners[:0]
 	if s.peers == nil {
 		for i := range x.requests {
-			x.results[i] = s.count(&x.requests[i], s.owner, "")
+			x.results[i] = s.count(&x.requests[i], s.owner)
 		}
 		return
 	}
@@ -213,8 +213,8 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 	}
 	notReached := err == peers.ErrUnreachable || err == peers.ErrDown && g.peer.Away()
 	if notReached && g.kind <= shared {
-		for _, again := range s.regroup(x, g, view) {
-			s.askStandIn(ctx, x, &again, view)
+		for _, others := range s.regroup(x, g, view) {
+			s.askStandIn(ctx, x, &others, view)
 		}
 		return
 	}
@@ -309,13 +309,13 @@ const globalWait = 50 * time.Millisecond
 
 // regroup puts the items of a group whose peer is not reached into the groups of their stand-ins.
 func (s *Server) regroup(x *exchange, g *group, view *peers.View) []group {
-	var again exchange
+	var others exchange
 	for _, place := range g.places {
 		r := &x.requests[place]
-		again.id = r.AppendID(again.id[:0])
-		again.groupOf(view.StandIn(again.id, g.peer), standIn).add(place, r)
+		others.id = r.AppendID(others.id[:0])
+		others.groupOf(view.StandIn(others.id, g.peer), standIn).add(place, r)
 	}
-	return again.groups
+	return others.groups
 }
 
 func (s *Server) askStandIn(ctx context.Context, x *exchange, g *group, view *peers.View) {
@@ -347,16 +347,15 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 		s.metrics.standIns.Add(len(g.places))
 	}
 	for i, place := range g.places {
-		if g.kind != standIn && results[i].Metadata.Reason != limits.ReasonMoved {
-			s.learn(&x.requests[place], &results[i], g.peer.Name())
+		result := &results[i]
+		if result.Metadata.Reason != limits.ReasonMoved {
+			if g.kind != standIn {
+				s.learn(&x.requests[place], result, g.peer.Name())
+			}
+			result.State = nil // not the client's
+			result.Metadata.Owner, result.Metadata.Degraded = g.peer.Name(), degraded
 		}
-		x.results[place] = results[i]
-		x.results[place].State = nil // not the client's
-		if results[i].Metadata.Reason == limits.ReasonMoved {
-			continue
-		}
-		x.results[place].Metadata.Owner = g.peer.Name()
-		x.results[place].Metadata.Degraded = degraded
+		x.results[place] = *result
 	}
 	return nil
 }
@@ -387,16 +386,18 @@ func (s *Server) name(view *peers.View) string {
 }
 
 // count counts an item here.
-func (s *Server) count(r *limits.Request, owner, degraded string) limits.Result {
+func (s *Server) count(r *limits.Request, owner string) limits.Result {
 	result := s.limiter.Check(*r)
-	result.Metadata.Owner, result.Metadata.Degraded = owner, degraded
+	result.Metadata.Owner = owner
 	return result
 }
 
 // countOwn counts an item of a limit that this node owns.
 func (s *Server) countOwn(id []byte, r *limits.Request, self string) limits.Result {
-	result := s.count(r, self, "")
-	s.global.Changed(id, r)
+	result := s.count(r, self)
+	if result.Status != limits.StatusError {
+		s.global.Changed(id, r)
+	}
 	return result
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,12 +32,12 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	x.results, x.groups = x.results[:0], x.groups[:0]
+	x.results, x.groups = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)], x.groups[:0]
 	s.takeOverFor(r.Context(), x, s.peers.View())
 	from := caller{r.Header.Get(peers.HeaderFrom), startOf(r)}
 	for i := range x.requests {
 		// The latest view each time: what is counted for a limit that has just been given away has to be sent after it.
-		x.results = append(x.results, s.countFor(x, &x.requests[i], s.peers.View(), from))
+		x.results[i] = s.countFor(x, &x.requests[i], s.peers.View(), from)
 	}
 	s.metrics.countPeer(x.results)
 	x.answer = limits.AppendResults(x.answer[:0], x.results)
@@ -67,24 +68,21 @@ func startOf(r *http.Request) int64 {
 func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller) limits.Result {
 	standIn := r.Behavior&limits.StandIn != 0
 	r.Behavior &^= limits.StandIn
+	x.id = r.AppendID(x.id[:0])
+	if view != nil && view.Owner(x.id) == nil {
+		result := s.countOwn(x.id, r, "") // who asks knows whom it asked
+		if r.Behavior&limits.Global != 0 && result.Status != limits.StatusError && from.start != 0 {
+			result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
+		}
+		return result
+	}
 	if err := s.limiter.Validate(r); err != nil {
 		return limits.Result{Error: err.Error()}
 	}
-	x.id = r.AppendID(x.id[:0])
-	if view == nil {
-		return s.global.Count(x.id, r, true)
+	if view != nil && view.WasMine(x.id) && !standIn {
+		return limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(x.id).Name(), Reason: limits.ReasonMoved}}
 	}
-	if owner := view.Owner(x.id); owner != nil {
-		if view.WasMine(x.id) && !standIn {
-			return limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: owner.Name(), Reason: limits.ReasonMoved}}
-		}
-		return s.global.Count(x.id, r, true)
-	}
-	result := s.countOwn(x.id, r, "") // who asks knows whom it asked
-	if r.Behavior&limits.Global != 0 && from.start != 0 {
-		result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
-	}
-	return result
+	return s.global.Count(x.id, r, true)
 }
 
 // takeOverFor takes over the states of limits that another node asks for, where this one has become their owner.
@@ -94,21 +92,19 @@ func (s *Server) takeOverFor(ctx context.Context, x *exchange, view *peers.View)
 	}
 	for i := range x.requests {
 		r := &x.requests[i]
-		if s.limiter.Validate(r) != nil {
-			continue
-		}
 		x.id = r.AppendID(x.id[:0])
-		if view.Owner(x.id) == nil {
-			if p := s.formerOwner(x.id, view); p != nil {
-				x.groupOf(p, former).add(i, r)
-			}
+		if p := s.formerOwner(x.id, view); p != nil && s.limiter.Validate(r) == nil {
+			x.groupOf(p, former).add(i, r)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.peerTimeout/2) // who asks waits as long
 	defer cancel()
 	var calls sync.WaitGroup
 	for i := range x.groups {
-		calls.Go(func() { s.takeOver(ctx, x.requests, &x.groups[i]) })
+		calls.Go(func() {
+			defer s.contain(x, &x.groups[i])
+			s.takeOver(ctx, x.requests, &x.groups[i])
+		})
 	}
 	calls.Wait()
 }
