@@ -55,7 +55,7 @@ type config struct {
 	BatchWindow   positiveSpan `env:"WEIR_BATCH_WINDOW" envDefault:"500us" help:"how long checks for one peer gather at most"`
 	BatchLimit    batchLimit   `env:"WEIR_BATCH_LIMIT" envDefault:"1000" help:"how many do, 1 to 1000"`
 
-	GlobalInterval positiveSpan `env:"WEIR_GLOBAL_INTERVAL" envDefault:"100ms" help:"how often nodes tell each other of GLOBAL limits"`
+	GlobalInterval syncInterval `env:"WEIR_GLOBAL_INTERVAL" envDefault:"100ms" help:"how often nodes tell each other of GLOBAL limits"`
 	GlobalSlack    fraction     `env:"WEIR_GLOBAL_SLACK" envDefault:"0.01" help:"the part of a GLOBAL limit that may pass beyond it, 0 to 1"`
 
 	CacheSize       count `env:"WEIR_CACHE_SIZE" envDefault:"1000000" help:"limits to remember at most"`
@@ -206,6 +206,11 @@ func serve(c config, log zerolog.Logger) error {
 		log.Warn().Err(err).Msg("requests were cut off")
 	}
 	handOver(ending, syncer, log) // what was counted since
+	stopLoops()
+	loops.Wait()
+	if syncer != nil {
+		syncer.KeepAll()
+	}
 	c.Snapshot.save(limiter, log)
 	log.Info().Msg("stopped")
 	return nil
@@ -267,11 +272,12 @@ func (f file) load(limiter *limits.Limiter, log zerolog.Logger) {
 	if err != nil {
 		aside = string(f) + ".damaged"
 		log.Error().Err(err).Str("file", string(f)).Str("kept_as", aside).Msg("the snapshot can't be used: limits begin anew")
+	} else {
+		log.Info().Str("file", string(f)).Int("limits", states).Msg("snapshot loaded")
 	}
 	if err := os.Rename(string(f), aside); err != nil {
-		log.Error().Err(err).Str("file", string(f)).Msg("the snapshot can't be put aside")
+		log.Error().Err(err).Str("file", string(f)).Msg("the snapshot can't be put aside: after a crash it would be read again")
 	}
-	log.Info().Str("file", string(f)).Int("limits", states).Msg("snapshot loaded")
 }
 
 // save writes the snapshot: all of it, or nothing.
@@ -587,17 +593,27 @@ func (n *count) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// readSpan reads what time.ParseDuration does, if it is not less than the least.
+func readSpan(text []byte, least time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(string(text))
+	if err == nil && d >= least {
+		return d, nil
+	}
+	message := "must be a length of time with its unit, such as 500ms or 10s"
+	if least > 1 {
+		message += ", and at least " + least.String()
+	}
+	return 0, errors.New(message)
+}
+
 // A span is a length of time, possibly none.
 type span time.Duration
 
 // UnmarshalText reads what time.ParseDuration does.
 func (s *span) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
-	if err != nil || d < 0 {
-		return errors.New("must be a length of time with its unit, such as 500ms or 10s")
-	}
+	d, err := readSpan(text, 0)
 	*s = span(d)
-	return nil
+	return err
 }
 
 func (s span) String() string { return time.Duration(s).String() }
@@ -607,25 +623,29 @@ type positiveSpan time.Duration
 
 // UnmarshalText reads what time.ParseDuration does.
 func (s *positiveSpan) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
-	if err != nil || d <= 0 {
-		return errors.New("must be a length of time with its unit, such as 500ms or 10s")
-	}
+	d, err := readSpan(text, 1)
 	*s = positiveSpan(d)
-	return nil
+	return err
 }
 
-// An interval is a length of time in which something is done once: not less than 100 ms.
+// An interval is a length of time in which DNS is asked once: not less than 100 ms.
 type interval time.Duration
 
 // UnmarshalText reads what time.ParseDuration does.
 func (s *interval) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
-	if err != nil || d < 100*time.Millisecond {
-		return errors.New("must be a length of time with its unit, such as 10s, and at least 100ms")
-	}
+	d, err := readSpan(text, 100*time.Millisecond)
 	*s = interval(d)
-	return nil
+	return err
+}
+
+// A syncInterval is a length of time in which nodes tell each other of counts once: not less than 10 ms.
+type syncInterval time.Duration
+
+// UnmarshalText reads what time.ParseDuration does.
+func (s *syncInterval) UnmarshalText(text []byte) error {
+	d, err := readSpan(text, 10*time.Millisecond)
+	*s = syncInterval(d)
+	return err
 }
 
 // A batchLimit is a number of items in a batch.

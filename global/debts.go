@@ -134,20 +134,27 @@ func (s *Syncer) lineUp(e *entry, id []byte, o *owner) {
 		return
 	}
 	e.lined = true
-	if !o.push(string(id), s.Clock()) {
-		s.owner(nobody).push(string(id), s.Clock())
+	s.change(o, func(o *owner) {
+		if len(o.line)+o.reported == 0 {
+			o.since = s.Clock()
+		}
+		o.line = append(o.line, string(id))
+	})
+}
+
+// change changes what stands in o's lines, or in nobody's if o is gone.
+func (s *Syncer) change(o *owner, change func(*owner)) {
+	if !o.change(change) {
+		s.owner(nobody).change(change)
 	}
 }
 
-// push puts a limit in line, unless the owner is gone.
-func (o *owner) push(id string, now time.Duration) bool {
+// change does that. It is false, and nothing changes, if o is gone.
+func (o *owner) change(change func(*owner)) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.line)+o.reported == 0 {
-		o.since = now
-	}
 	if !o.gone {
-		o.line = append(o.line, id)
+		change(o)
 	}
 	return !o.gone
 }
@@ -162,19 +169,7 @@ func (o *owner) takeLine() (line []string) {
 
 // putFirst puts limits that were taken out of an owner's line back to its head.
 func (s *Syncer) putFirst(o *owner, line []string) {
-	if !o.putFirst(line) {
-		s.owner(nobody).putFirst(line)
-	}
-}
-
-// putFirst does that unless the owner is gone.
-func (o *owner) putFirst(line []string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.gone {
-		o.line = append(line, o.line...)
-	}
-	return !o.gone
+	s.change(o, func(o *owner) { o.line = append(line, o.line...) })
 }
 
 // tryReport reports unless a report is on its way.
@@ -396,7 +391,7 @@ func (s *Syncer) thaw(o *owner) {
 	}
 	s.lookAgain()
 	s.owners.CompareAndDelete(o.name, o)
-	s.owner(nobody).putFirst(o.takeLine())
+	s.putFirst(s.owner(nobody), o.takeLine())
 }
 
 // forgetEnded takes out of the line what nobody wants to know any more, so that an owner that is away for long costs no more

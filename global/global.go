@@ -3,7 +3,7 @@
 //
 // Two kinds of nodes do that. Those that answer for a GLOBAL limit from a copy of the owner's state ([Syncer.Check]), within
 // an allowance that bounds how far the cluster can exceed the limit; and those that count because the owner can't be
-// reached ([Syncer.Owe]). Debts travel in numbered reports, one at a time to each owner, and each is counted once, however
+// reached ([Syncer.Count]). Debts travel in numbered reports, one at a time to each owner, and each is counted once, however
 // often its report has to be repeated. The owner tells whoever keeps a copy when the state has changed.
 //
 // The way of a hit: Check takes it from the copy and adds it to the debt, a round sends the debt in a report, the owner's
@@ -11,7 +11,6 @@
 package global
 
 import (
-	"cmp"
 	"context"
 	"hash/maphash"
 	"math"
@@ -104,7 +103,9 @@ func New(o Options) *Syncer {
 	for i := range s.shards {
 		s.shards[i].init(max(1, o.Size/len(s.shards)))
 	}
-	s.away = cmp.Or(o.Away, limits.New(o.Size, o.Limiter.Now))
+	if s.away = o.Away; s.away == nil {
+		s.away = limits.New(o.Size, o.Limiter.Now)
+	}
 	s.shares.init(o.Size)
 	s.moves.init()
 	s.received.init()
@@ -135,7 +136,7 @@ func (s *Syncer) Run(ctx context.Context) {
 				}
 			})
 		case <-tick.C:
-			s.noticeRing(false)
+			calls.Go(s.tryNoticeRing)
 			if round%lookEvery == 0 {
 				s.eachOwner(s.forgetEnded)
 			}
@@ -155,7 +156,9 @@ func (s *Syncer) Sync(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.moves.scanning.Lock()
 	s.noticeRing(true)
+	s.moves.scanning.Unlock()
 	s.tryReport(ctx, s.owner(nobody))
 	s.eachOwner(func(o *owner) {
 		calls.Go(func() {

@@ -13,13 +13,13 @@ import (
 // moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with its
 // reports; the new one asks for what it needs at once. So it may be told twice of a state, and tells by the number.
 type moves struct {
-	scanning sync.Mutex      // held while limits that belong elsewhere are looked for; guards the two below
-	ring     string          // that this was done for
-	began    atomic.Int64    // when, by Clock
-	leaving  atomic.Bool     // this node is not part of it
-	again    []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
+	scanning sync.Mutex   // held while limits that belong elsewhere are looked for, which takes a second for a million
+	leaving  atomic.Bool  // this node is not part of the ring
+	began    atomic.Int64 // when the ring changed last, by Clock
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex      // guards all below; may be locked while scanning is, not the other way round
+	ring  string          // that limits were looked for last
+	again []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
 	given map[string]given
 	last  int64                             // the number of the last one that was given
 	taken *simplelru.LRU[takenID, struct{}] // lately
@@ -50,28 +50,12 @@ const (
 )
 
 // noticeRing looks for limits that belong elsewhere once the ring has changed, or it is time to look again, or anyway, and
-// lets them stand in line for their new owners.
+// lets them stand in line for their new owners. The caller holds scanning.
 func (s *Syncer) noticeRing(anyway bool) {
-	s.moves.scanning.Lock()
-	defer s.moves.scanning.Unlock()
 	ring, others := s.cluster.Ring()
-	now := s.Clock()
-	due := len(s.moves.again) > 0 && s.moves.again[0] <= now
-	switch {
-	case ring == "" || ring == s.moves.ring && !due && !anyway:
+	if ring == "" || !s.mayLook(ring, anyway) {
 		return
-	case ring == s.moves.ring && s.stillMoving():
-		return // later: it would find the same again
-	case ring != s.moves.ring:
-		s.moves.again = []time.Duration{now + lookAgainSoon, now + lookAgainLater}
-	case due:
-		s.moves.again = s.moves.again[1:]
 	}
-	changed := ring != s.moves.ring
-	if changed {
-		s.moves.began.Store(int64(now))
-	}
-	s.moves.ring = ring
 	s.moves.leaving.Store(len(others) == s.cluster.Nodes())
 	ids := s.limiter.Find(func(id []byte) bool {
 		node, known := s.cluster.Owner(id)
@@ -79,19 +63,40 @@ func (s *Syncer) noticeRing(anyway bool) {
 	})
 	for _, id := range ids {
 		if node, known := s.cluster.Owner(bytesOf(id)); known && node != nobody {
-			o := s.owner(node)
-			o.mu.Lock()
-			o.moving = append(o.moving, id)
-			o.mu.Unlock()
+			s.owner(node).change(func(o *owner) { o.moving = append(o.moving, id) })
 		}
 	}
 	for _, node := range others {
-		o := s.owner(node)
-		o.mu.Lock()
-		if changed {
-			o.toHand = ring
-		}
-		o.mu.Unlock()
+		s.owner(node).change(func(o *owner) { o.toHand = ring })
+	}
+}
+
+// mayLook says whether it is time to look, and takes note of it.
+func (s *Syncer) mayLook(ring string, anyway bool) bool {
+	moving := s.stillMoving()
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	now := s.Clock()
+	if ring != s.moves.ring {
+		s.moves.ring, s.moves.again = ring, []time.Duration{now + lookAgainSoon, now + lookAgainLater}
+		s.moves.began.Store(int64(now))
+		return true
+	}
+	due := len(s.moves.again) > 0 && s.moves.again[0] <= now
+	if moving || !due && !anyway { // while limits still stand in line it would find the same again
+		return false
+	}
+	if due {
+		s.moves.again = s.moves.again[1:]
+	}
+	return true
+}
+
+// tryNoticeRing does that unless somebody is at it.
+func (s *Syncer) tryNoticeRing() {
+	if s.moves.scanning.TryLock() {
+		defer s.moves.scanning.Unlock()
+		s.noticeRing(false)
 	}
 }
 
@@ -107,28 +112,29 @@ func (s *Syncer) stillMoving() (is bool) {
 
 // lookAgain has the next look for limits that belong elsewhere take place in a while.
 func (s *Syncer) lookAgain() {
-	s.moves.scanning.Lock()
-	defer s.moves.scanning.Unlock()
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
 	if len(s.moves.again) == 0 {
 		s.moves.again = []time.Duration{s.Clock() + lookAgainLater}
 	}
 }
 
-// give takes a limit's state out of this node's count for another node. It is false if there is nothing to give.
-func (s *Syncer) give(id, node string) (given, bool) {
+// give takes a limit's state out of this node's count for another node; fresh says whether it has just done so, or had
+// before. It is false if there is nothing to give.
+func (s *Syncer) give(id, node string) (g given, fresh, ok bool) {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
 	if g, ok := s.moves.given[id]; ok {
-		return g, g.node == node
+		return g, false, g.node == node
 	}
 	state := s.limiter.Take(bytesOf(id))
 	if state.Whole(s.limiter.Now()) {
-		return given{}, false
+		return g, false, false
 	}
 	s.moves.last++
-	g := given{state, s.moves.last, node}
+	g = given{state, s.moves.last, node}
 	s.moves.given[id] = g
-	return g, true
+	return g, true, true
 }
 
 // Give gives the states of some limits to a node that asks for them, because it owns them now: whole ones where there is
@@ -138,35 +144,27 @@ func (s *Syncer) Give(node string, names []limits.Name) *limits.States {
 	for i := range names {
 		n := &names[i]
 		answer.States[i].Name, answer.States[i].UniqueKey = n.Name, n.UniqueKey
-		if !n.Valid() {
-			continue
-		}
-		id := n.AppendID(nil)
-		if !s.owns(node, id) {
-			continue
-		}
-		key := string(id)
-		_, before := s.isGiven(key)
-		g, ok := s.give(key, node)
-		if !ok {
-			continue
-		}
-		s.describe(&answer.States[i], key, g)
-		if !before {
-			o := s.owner(node)
-			o.mu.Lock()
-			o.given = append(o.given, key)
-			o.mu.Unlock()
+		if n.Valid() {
+			s.giveOne(&answer.States[i], n.AppendID(nil), node)
 		}
 	}
 	return answer
 }
 
-func (s *Syncer) isGiven(id string) (given, bool) {
-	s.moves.mu.Lock()
-	defer s.moves.mu.Unlock()
-	g, ok := s.moves.given[id]
-	return g, ok
+func (s *Syncer) giveOne(n *limits.Named, id []byte, node string) {
+	if !s.owns(node, id) {
+		return
+	}
+	key := string(id)
+	g, fresh, ok := s.give(key, node)
+	if !ok {
+		return
+	}
+	if fresh && !s.owner(node).change(func(o *owner) { o.given = append(o.given, key) }) {
+		s.keep(key) // the node has left meanwhile
+		return
+	}
+	s.describe(n, key, g)
 }
 
 // describe makes n tell of a state that is given.
@@ -225,17 +223,17 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	gone := 0
 	for ; gone < len(asked) && room(); gone++ {
 		size += messageBytes(asked[gone])
-		if g, ok := s.isGiven(asked[gone]); ok && g.node == o.name {
+		if g, _, ok := s.give(asked[gone], o.name); ok {
 			o.report = append(o.report, frozen{id: asked[gone], moved: g})
 		}
 	}
 	sent := 0
 	for ; sent < len(moving) && room(); sent++ {
 		id := moving[sent]
-		if _, before := s.isGiven(id); before || !s.owns(o.name, bytesOf(id)) {
+		if !s.owns(o.name, bytesOf(id)) {
 			continue // the ring has changed again, and this will be found again
 		}
-		if g, ok := s.give(id, o.name); ok {
+		if g, fresh, ok := s.give(id, o.name); ok && fresh {
 			size += messageBytes(id)
 			o.report = append(o.report, frozen{id: id, moved: g})
 		}
@@ -282,4 +280,15 @@ func (s *Syncer) keep(id string) {
 		s.limiter.Put(bytesOf(id), g.state)
 		delete(s.moves.given, id)
 	}
+}
+
+// KeepAll counts here again all that was given and not acknowledged. It is for a node that stops, and sends nothing any more:
+// whoever got something all the same counts it, too.
+func (s *Syncer) KeepAll() {
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	for id, g := range s.moves.given {
+		s.limiter.Put(bytesOf(id), g.state)
+	}
+	clear(s.moves.given)
 }

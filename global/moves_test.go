@@ -40,13 +40,12 @@ func (m *mover) take(n *node, r limits.Request) {
 		return
 	}
 	former, answer := m.node(was), new(limits.States)
-	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}
-	if m.send2(n, former, func() { answer = copied(m.world, former.sync.Give(n.name, ask)) }) == nil {
+	if n.send(former, aTake, func() {
+		answer = copied(m.world, former.sync.Give(n.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}))
+	}) == nil {
 		n.sync.TakeOver(answer.States)
 	}
 }
-
-func (m *mover) send2(from, to *node, process func()) error { return from.send(to, aTake, process) }
 
 // hit takes hits at a node, which asks the owner.
 func (m *mover) hit(n *node, r limits.Request) {
@@ -265,5 +264,48 @@ func TestNewOwnerLeaves(t *testing.T) {
 		if got := c.used(r); got != 7 || a.used(r) != 0 {
 			t.Errorf("asked before: %v: the last owner counts %d, the first %d", asked, got, a.used(r))
 		}
+	}
+}
+
+// TestKeepAll has a node stop before the new owner has acknowledged what it was given: that is counted here again, so that it
+// can be written to a file, and is given no more.
+func TestKeepAll(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(11, 12)), 1, limits.TokenBucket)
+	r := m.keys[0]
+	r.Limit, r.Hits = 100, 7
+	a, b := m.nodes[0], m.nodes[1]
+	m.move(r, a)
+	m.hit(a, r)
+	m.move(r, b)
+	m.all(lost)
+	a.sync.Sync(t.Context())
+	if got := a.used(r); got != 0 {
+		t.Fatalf("it counts %d of what it has given away", got)
+	}
+	a.sync.KeepAll()
+	if got := a.used(r); got != 7 {
+		t.Errorf("it counts %d, want 7", got)
+	}
+	a.sync.KeepAll()
+	if got := a.used(r); got != 7 {
+		t.Errorf("it counts %d after doing it again, want 7", got)
+	}
+}
+
+// TestAskedByWhoLeft has the new owner leave while it is being given what it has asked for: the state stays here.
+func TestAskedByWhoLeft(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(11, 12)), 1, limits.TokenBucket)
+	r := m.keys[0]
+	r.Limit, r.Hits = 100, 7
+	a, b := m.nodes[0], m.nodes[1]
+	m.move(r, a)
+	m.hit(a, r)
+	m.move(r, b)
+	a.sync.owner(b.name).gone = true // and this is not forgotten yet
+	if got := a.sync.Give(b.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}); got.States[0].Take != 0 {
+		t.Errorf("it gave %+v", got.States[0])
+	}
+	if got := a.used(r); got != 7 {
+		t.Errorf("%d are counted, want 7", got)
 	}
 }

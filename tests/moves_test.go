@@ -95,8 +95,8 @@ func TestLateHit(t *testing.T) {
 	wantAll(t, keys, 4, c.nodes...)
 }
 
-// TestLeaveUnderLoad has nodes leave and come back while all limits are used from all sides. In the end each has admitted its
-// limit exactly, since the nodes hand over all they know and nobody is cut off.
+// TestLeaveUnderLoad has a node leave while all limits are used from the other two. In the end each has admitted its limit
+// exactly, since the node hands over all it knows and nobody is cut off.
 func TestLeaveUnderLoad(t *testing.T) {
 	c := startCluster(t, 3)
 	keys := someKeys(20)
