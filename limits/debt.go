@@ -3,7 +3,6 @@ package limits
 import (
 	"math"
 	"time"
-	"unsafe"
 )
 
 // A Debt is hits that were taken from a limit away from the node that owns it, and that this node has yet to hear of. The
@@ -185,7 +184,7 @@ func (l *Limiter) Try(s *State, r *Request, now time.Time) (next State, result R
 		return *s, Result{Error: err.Error()}, true
 	}
 	t := now.UnixNano()
-	next, result = step(*s, &q, t)
+	next = step(*s, &q, t, &result)
 	if q.hits == 0 {
 		return next, result, !q.reset
 	}
@@ -200,8 +199,8 @@ func (l *Limiter) State(id []byte) State {
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if held, ok := s.states.Peek(unsafe.String(&id[0], len(id))); ok {
-		return *held
+	if held := s.states.peek(id); held != nil {
+		return held.State
 	}
 	return State{}
 }
@@ -209,12 +208,10 @@ func (l *Limiter) State(id []byte) State {
 // Owe has the limit that id names count the hits of a debt, and gives how many these are. It is false where a state of
 // another algorithm stands against that.
 func (l *Limiter) Owe(id []byte, d *Debt) (hits int64, ok bool) {
-	s := l.shardOf(id)
-	s.mu.Lock()
+	s, now := l.lock(id)
 	defer s.mu.Unlock()
-	now := l.now().UnixNano()
 	owed := d.at(now)
-	return int64(owed.hits()), s.join(unsafe.String(&id[0], len(id)), d, now)
+	return int64(owed.hits()), s.join(textOf(id), d, now)
 }
 
 // Window gives the length of the time in which the limit of r is whole again if nobody takes anything; for calendar units

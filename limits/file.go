@@ -47,12 +47,11 @@ func (l *Limiter) Save(w io.Writer) (states int, err error) {
 func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 	s.mu.Lock()
 	now := l.now()
-	all := make([]Named, 0, s.states.Len())
-	for _, id := range s.states.Keys() { // the least recently used first, as they are to be put again
+	all := make([]Named, 0, s.states.len())
+	for _, held := range s.states.all() { // the least recently used first, as they are to be put again
 		var n Named
-		held, _ := s.states.Peek(id)
-		if n.Set(*held, now); n.Used != 0 || n.Rest != 0 {
-			n.Name, n.UniqueKey = SplitID(id)
+		if n.Set(held.State, now); n.Used != 0 || n.Rest != 0 {
+			n.Name, n.UniqueKey = SplitID(held.id())
 			all = append(all, n)
 		}
 	}

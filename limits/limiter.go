@@ -8,9 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // A Limiter keeps the states of many limits and decides on them. It is safe for concurrent use: requests for one limit
@@ -23,23 +20,23 @@ type Limiter struct {
 	now    func() time.Time
 	zones  *zones
 	seed   maphash.Seed
-	shards []shard // a power of two of them
+	shards []shard
 }
 
-// shardSize is the aim for the states in one shard: few enough that a sweep of one holds its lock for a fraction of a
-// millisecond, many enough that the shards fill evenly.
+// shardSize is the most states in one shard: few enough that a sweep of one holds its lock for a fraction of a millisecond,
+// many enough that the shards fill evenly, and a little less than fit into one of a map's tables of 1,024 slots.
 const (
-	shardSize = 1024
-	maxShards = 1 << 16
+	shardSize = 850
+	maxShards = 1 << 16 // with more states than for so many, shards are larger
 )
 
-// New makes a Limiter for about size states at most, which asks now for the time, once a request, under a lock: now
-// must be quick. It panics unless size is positive.
+// New makes a Limiter for size states at most, which asks now for the time: now must be quick, since a lock may be held. It
+// panics unless size is positive.
 func New(size int, now func() time.Time) *Limiter {
 	if size < 1 {
 		panic("limits.New: size must be positive")
 	}
-	count := min(1<<(bits.Len(uint(size/shardSize)|1)-1), maxShards)
+	count := min((size-1)/shardSize+1, maxShards)
 	l := &Limiter{now: now, zones: newZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
 	for i := range l.shards {
 		l.shards[i].init(size*(i+1)/count - size*i/count)
@@ -49,12 +46,28 @@ func New(size int, now func() time.Time) *Limiter {
 
 // Check decides on r now. An invalid r gives StatusError and changes nothing.
 func (l *Limiter) Check(r Request) (result Result) {
-	var q query
-	if err := l.query(&r, &q); err != nil {
-		return Result{Error: err.Error()}
-	}
-	l.check(r.Name, r.UniqueKey, &q, &result)
+	l.Decide(&r, new(Moment), &result)
 	return result
+}
+
+// A Moment is the time of some decisions in a row, for one goroutine. The zero Moment begins with the next.
+type Moment struct {
+	now  int64
+	left int // decisions for which now will do
+}
+
+// momentLasts bounds the decisions for which one look at the clock will do. A look takes a third of a decision's time.
+const momentLasts = 16
+
+// Decide is Check for callers that have many requests at a time. A decision on a limit is never dated before an earlier one
+// on the same limit, whichever goroutines make them, unless the clock itself has been set back.
+func (l *Limiter) Decide(r *Request, m *Moment, result *Result) {
+	var q query
+	if err := l.query(r, &q); err != nil {
+		*result = Result{Error: err.Error()}
+		return
+	}
+	l.check(r.Name, r.UniqueKey, &q, m, result)
 }
 
 // OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A limit that
@@ -77,25 +90,41 @@ func (l *Limiter) Validate(r *Request) error {
 
 // check decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
 // buffer is cleared each time.
-func (l *Limiter) check(name, key string, q *query, result *Result) {
+func (l *Limiter) check(name, key string, q *query, m *Moment, result *Result) {
 	if len(name)+len(key) < 128 {
 		var id [128]byte
-		l.decide(appendID(id[:0], name, key), q, result)
+		l.decide(appendID(id[:0], name, key), q, m, result)
 		return
 	}
 	var id [MaxIDBytes]byte
-	l.decide(appendID(id[:0], name, key), q, result)
+	l.decide(appendID(id[:0], name, key), q, m, result)
 }
 
-func (l *Limiter) decide(id []byte, q *query, result *Result) {
+func (l *Limiter) decide(id []byte, q *query, m *Moment, result *Result) {
+	if m.left == 0 {
+		*m = Moment{l.now().UnixNano(), momentLasts}
+	}
+	m.left--
 	s := l.shardOf(id)
 	s.mu.Lock()
-	s.decide(unsafe.String(&id[0], len(id)), q, l.now().UnixNano(), result)
+	if m.now < s.latest { // somebody was quicker; or the clock has been set back, which only a new look can tell
+		m.now = l.now().UnixNano()
+	}
+	s.latest = m.now
+	s.decide(textOf(id), q, m.now, result)
 	s.mu.Unlock()
 }
 
 func (l *Limiter) shardOf(id []byte) *shard {
-	return &l.shards[maphash.Bytes(l.seed, id)&uint64(len(l.shards)-1)]
+	i, _ := bits.Mul64(maphash.Bytes(l.seed, id), uint64(len(l.shards)))
+	return &l.shards[i]
+}
+
+// lock gives the shard of id, locked, and the time.
+func (l *Limiter) lock(id []byte) (s *shard, now int64) {
+	s = l.shardOf(id)
+	s.mu.Lock()
+	return s, s.read(l.now)
 }
 
 // sweepEvery is the time in which Run looks at every shard once.
@@ -124,7 +153,7 @@ func (l *Limiter) sweep(shards []shard) {
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
-		if now := l.now().UnixNano(); s.sweepDue(now) {
+		if now := s.read(l.now); s.sweepDue(now) {
 			s.sweep(now)
 		}
 		s.mu.Unlock()
@@ -145,7 +174,7 @@ func (l *Limiter) Stats() Stats {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		sum.Entries += s.states.Len()
+		sum.Entries += s.states.len()
 		sum.Expired += s.stats.Expired
 		sum.EvictedUsed += s.stats.EvictedUsed
 		sum.EvictedDrained += s.stats.EvictedDrained
@@ -157,51 +186,53 @@ func (l *Limiter) Stats() Stats {
 // A shard is one part of the states under one lock.
 type shard struct {
 	mu      sync.Mutex // guards all below
-	states  *simplelru.LRU[string, *State]
+	states  store
 	size    int
+	latest  int64 // when the last decision was (Unix nanoseconds), and so the least that the clock can show now
 	drained int   // states marked drained
 	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
 	swept   int64 // when the last sweep was
 	stats   Stats
 	changed func(Named) // is told of changes; nil if nobody wants to know
-	_       [24]byte    // so that two shards don't share a cache line
+	_       [8]byte     // so that two shards don't share a cache line
 }
 
 func (s *shard) init(size int) {
-	states, err := simplelru.NewLRU[string, *State](size, nil)
-	if err != nil {
-		panic(err) // size is positive
-	}
-	s.states, s.size, s.due = states, size, math.MaxInt64
+	s.states, s.size, s.due = newStore(size), size, math.MaxInt64
+}
+
+// read reads the clock.
+func (s *shard) read(clock func() time.Time) (now int64) {
+	s.latest = clock().UnixNano()
+	return s.latest
 }
 
 // decide makes the step for the state of id, which it copies if it has to keep it.
 func (s *shard) decide(id string, q *query, now int64, result *Result) {
-	var next State
-	held, found := s.states.Get(id)
-	if !found {
-		if next, *result = step(State{}, q, now); !next.whole() {
+	held := s.states.get(id)
+	if held == nil {
+		if next := step(State{}, q, now, result); !next.whole() {
 			s.add(id, next, now)
 		}
 		return
 	}
-	if next, *result = step(*held, q, now); next.whole() {
-		s.remove(id, *held, now, &s.stats.Expired)
-		return
+	if next := step(held.State, q, now, result); next.whole() {
+		s.remove(held, now, &s.stats.Expired)
+	} else {
+		s.replace(held, next, now)
 	}
-	s.replace(id, held, next, now)
 }
 
-func (s *shard) replace(id string, held *State, next State, now int64) {
-	if s.changed != nil && *held != next {
-		s.tell(id, next, now)
+func (s *shard) replace(held *record, next State, now int64) {
+	if s.changed != nil && held.State != next {
+		s.tell(held.id(), next, now)
 	}
-	s.countDrained(*held, -1)
+	s.countDrained(held.State, -1)
 	s.countDrained(next, +1)
 	if next.duration < held.duration {
 		s.due = min(s.due, next.expiry())
 	}
-	*held = next
+	held.State = next
 }
 
 // tell tells of what has become of id.
@@ -217,8 +248,8 @@ func (s *shard) tell(id string, st State, now int64) {
 
 // join adds the hits of a debt to the state of id, if it can.
 func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
-	held, found := s.states.Get(id)
-	if !found {
+	held := s.states.get(id)
+	if held == nil {
 		if next, _ := (State{}).join(d, now); !next.whole() {
 			s.add(id, next, now)
 		}
@@ -226,17 +257,17 @@ func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
 	}
 	next, ok := held.join(d, now)
 	if ok {
-		s.replace(id, held, next, now)
+		s.replace(held, next, now)
 		s.due = min(s.due, next.expiry()) // its window may be an older one
 	}
 	return ok
 }
 
 func (s *shard) add(id string, next State, now int64) {
-	if s.states.Len() >= s.size {
+	if s.states.len() >= s.size {
 		s.makeRoom(now)
 	}
-	s.states.Add(strings.Clone(id), &next)
+	s.states.add(id, next)
 	s.countDrained(next, +1)
 	s.due = min(s.due, next.expiry())
 	s.tell(id, next, now)
@@ -266,26 +297,25 @@ const (
 )
 
 func (s *shard) sweepDue(now int64) bool {
-	return s.states.Len() > 0 && (s.due <= now || now-s.swept >= sweepAnyway || now < s.swept)
+	return s.states.len() > 0 && (s.due <= now || now-s.swept >= sweepAnyway || now < s.swept)
 }
 
 // sweep removes what is whole.
 func (s *shard) sweep(now int64) {
 	s.swept, s.due = now, math.MaxInt64
-	ids := s.states.Keys()
-	for i, st := range s.states.Values() {
-		if st.expired(now) {
-			s.remove(ids[i], *st, now, &s.stats.Expired)
+	for _, held := range s.states.all() {
+		if held.expired(now) {
+			s.remove(held, now, &s.stats.Expired)
 		} else {
-			s.due = min(s.due, st.expiry())
+			s.due = min(s.due, held.expiry())
 		}
 	}
 }
 
-func (s *shard) remove(id string, st State, now int64, count *uint64) {
-	s.states.Remove(id)
-	s.countDrained(st, -1)
-	s.tell(id, State{}, now)
+func (s *shard) remove(held *record, now int64, count *uint64) {
+	s.states.remove(held)
+	s.countDrained(held.State, -1)
+	s.tell(held.id(), State{}, now)
 	*count++
 }
 
@@ -294,23 +324,23 @@ func (s *shard) remove(id string, st State, now int64, count *uint64) {
 // they fill half of the shard they have no such privilege, or somebody could fill the cache with limits of his own.
 func (s *shard) makeRoom(now int64) {
 	if s.due <= now && (now-s.swept >= sweepAtMost || now < s.swept) {
-		if s.sweep(now); s.states.Len() < s.size {
+		if s.sweep(now); s.states.len() < s.size {
 			return
 		}
 	}
 	for passed := 0; ; passed++ {
-		id, st, _ := s.states.GetOldest()
+		held := s.states.oldest()
 		switch {
-		case st.expired(now):
-			s.remove(id, *st, now, &s.stats.Expired)
+		case held.expired(now):
+			s.remove(held, now, &s.stats.Expired)
 			return
-		case !st.drained:
-			s.remove(id, *st, now, &s.stats.EvictedUsed)
+		case !held.drained:
+			s.remove(held, now, &s.stats.EvictedUsed)
 			return
 		case passed == spareAtMost, 2*s.drained > s.size:
-			s.remove(id, *st, now, &s.stats.EvictedDrained)
+			s.remove(held, now, &s.stats.EvictedDrained)
 			return
 		}
-		s.states.Get(id)
+		s.states.renew(held)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -470,20 +472,20 @@ func TestAFloodOfDrainedLimitsLeavesRoom(t *testing.T) {
 
 func TestWholeLimitsGoFirst(t *testing.T) {
 	c := newClock()
-	l := limits.New(1000, c.now)
-	flood(l, "used", 400, 3)
-	for i := range 600 {
+	l := limits.New(800, c.now)
+	flood(l, "used", 320, 3)
+	for i := range 480 {
 		r := minute(limits.TokenBucket, fmt.Sprint("short", i))
 		r.Duration = 1000
 		l.Check(r)
 	}
 	c.add(time.Second)
-	flood(l, "fresh", 600, 1)
-	if s := l.Stats(); s != (limits.Stats{Entries: 1000, Expired: 600}) {
+	flood(l, "fresh", 480, 1)
+	if s := l.Stats(); s != (limits.Stats{Entries: 800, Expired: 480}) {
 		t.Fatalf("%+v", s)
 	}
 	flood(l, "one more", 1, 1)
-	if s := l.Stats(); s != (limits.Stats{Entries: 1000, Expired: 600, EvictedUsed: 1}) {
+	if s := l.Stats(); s != (limits.Stats{Entries: 800, Expired: 480, EvictedUsed: 1}) {
 		t.Fatalf("%+v", s)
 	}
 }
@@ -617,6 +619,81 @@ func TestChecksDoNotAllocate(t *testing.T) {
 		rate.Allow(key)
 		if n := testing.AllocsPerRun(100, func() { rate.Allow(key); c.add(1) }); n != 0 {
 			t.Errorf("Rate.Allow with a key of %d bytes: %v allocations", len(key), n)
+		}
+	}
+}
+
+// TestMoment: who looked at the clock long ago looks again before he decides on a limit on which somebody has decided since,
+// so that nothing leaks twice; and otherwise only now and then.
+func TestMoment(t *testing.T) {
+	c, looks := newClock(), 0
+	l := limits.New(100, func() time.Time { looks++; return c.now() })
+	r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 1000, Duration: 1000, Algorithm: limits.LeakyBucket, Burst: 10}
+	var early limits.Moment
+	var got limits.Result
+	other := r
+	other.UniqueKey = "other"
+	l.Decide(&other, &early, &got)
+	c.add(5 * time.Millisecond)
+	for range 10 {
+		l.Check(r)
+	}
+	if l.Decide(&r, &early, &got); got.Status != limits.StatusOverLimit || got.RetryAfter != 1 {
+		t.Errorf("by an earlier clock: %+v", got)
+	}
+	c.add(time.Millisecond)
+	passed := 0
+	for range 3 {
+		if l.Check(r).Status == limits.StatusOK {
+			passed++
+		}
+	}
+	if passed != 1 {
+		t.Errorf("%d passed after the time of one", passed)
+	}
+
+	looks = 0
+	var m limits.Moment
+	for range 160 {
+		l.Decide(&r, &m, &got)
+	}
+	if looks != 10 {
+		t.Errorf("%d looks at the clock for 160 decisions in a row", looks)
+	}
+	c.add(-time.Hour) // as somebody who sets it; the next look sees it
+	for range 16 {
+		l.Decide(&other, &m, &got)
+	}
+	if want := c.now().UnixMilli() + 16; got.ResetTime > want {
+		t.Errorf("an hour back: reset at %d, want %d at most", got.ResetTime, want)
+	}
+}
+
+// TestMomentsOfManyGoroutines has goroutines decide on one limit, each by its own moments: no more pass than by one clock.
+func TestMomentsOfManyGoroutines(t *testing.T) {
+	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.LeakyBucket, limits.SlidingWindow} {
+		var clock, passed atomic.Int64
+		clock.Store(1_700_000_000_000_000_000)
+		start := clock.Load()
+		l := limits.New(100, func() time.Time { return time.Unix(0, clock.Load()) })
+		r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 100, Duration: 1000, Algorithm: a, Burst: 5}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				var m limits.Moment
+				var got limits.Result
+				for range 20_000 {
+					clock.Add(50_000) // 80,000 times: four seconds
+					if l.Decide(&r, &m, &got); got.Status == limits.StatusOK {
+						passed.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		most := map[limits.Algorithm]int64{limits.TokenBucket: 500, limits.LeakyBucket: 405, limits.SlidingWindow: 500}[a]
+		if spent := clock.Load() - start; spent != 4_000_000_000 || passed.Load() > most || passed.Load() < 300 {
+			t.Errorf("%v: %d passed in %d ns, want at most %d", a, passed.Load(), spent, most)
 		}
 	}
 }

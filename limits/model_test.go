@@ -399,7 +399,7 @@ func (g *game) decide() string {
 			return err.Error()
 		}
 	}
-	next, stepped := step(g.state, &q, g.now)
+	next, stepped := stepped(g.state, &q, g.now)
 	if q.hits == 0 && !q.reset && next != g.state {
 		return fmt.Sprintf("a look changed the state from %+v to %+v", g.state, next)
 	}

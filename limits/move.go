@@ -17,10 +17,9 @@ func (l *Limiter) Find(match func(id []byte) bool) (ids []string) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		for _, id := range s.states.Keys() {
-			if match(unsafe.Slice(unsafe.StringData(id), len(id))) {
-				st, _ := s.states.Peek(id)
-				all = append(all, found{id, st.expiry()})
+		for _, held := range s.states.all() {
+			if id := held.id(); match(unsafe.Slice(unsafe.StringData(id), len(id))) {
+				all = append(all, found{id, held.expiry()})
 			}
 		}
 		s.mu.Unlock()
@@ -38,49 +37,40 @@ func (l *Limiter) Has(id []byte) bool {
 	s := l.shardOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.states.Contains(unsafe.String(&id[0], len(id)))
+	return s.states.peek(id) != nil
 }
 
 // Take gives the state of a limit and forgets it: somebody else is to keep it. It is the zero State if there is none.
 func (l *Limiter) Take(id []byte) (state State) {
-	s := l.shardOf(id)
-	s.mu.Lock()
+	s, now := l.lock(id)
 	defer s.mu.Unlock()
-	key := unsafe.String(&id[0], len(id))
-	held, ok := s.states.Peek(key)
-	if !ok {
+	held := s.states.peek(id)
+	if held == nil {
 		return State{}
 	}
-	now := l.now().UnixNano()
-	state = held.now(now)
-	s.countDrained(*held, -1)
-	s.states.Remove(key)
-	s.tell(key, State{}, now)
-	return state
+	s.remove(held, now, new(uint64))
+	return held.now(now)
 }
 
 // Put adds a state that was kept elsewhere to what this Limiter has counted of the same limit. It is false where a state of
 // another algorithm stands against that.
 func (l *Limiter) Put(id []byte, state State) bool {
-	s := l.shardOf(id)
-	s.mu.Lock()
+	s, now := l.lock(id)
 	defer s.mu.Unlock()
-	now := l.now().UnixNano()
-	key := unsafe.String(&id[0], len(id))
 	if state = state.now(now); state.whole() {
 		return true
 	}
-	held, found := s.states.Peek(key)
-	if !found {
-		s.add(key, state, now)
+	held := s.states.peek(id)
+	if held == nil {
+		s.add(textOf(id), state, now)
 		return true
 	}
 	if held.expired(now) {
-		s.replace(key, held, state, now)
+		s.replace(held, state, now)
 		s.due = min(s.due, state.expiry())
 		return true
 	}
-	return s.join(key, new(state.debt()), now)
+	return s.join(textOf(id), new(state.debt()), now)
 }
 
 // debt gives all that is used as a debt.

@@ -69,7 +69,7 @@ func (r *Rate) check(key string, n int64) (result Result) {
 	}
 	q := r.query
 	q.hits = n
-	r.limiter.check(r.name, key, &q, &result)
+	r.limiter.check(r.name, key, &q, new(Moment), &result)
 	return result
 }
 

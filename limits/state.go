@@ -19,46 +19,46 @@ type State struct {
 
 func (s *State) whole() bool { return s.used == u128{} }
 
-// step answers one query and gives the state that follows. It is the whole of a decision: nothing else is read, nothing
-// is changed.
-func step(s State, q *query, now int64) (next State, r Result) {
-	r.Limit = int64(q.limit)
+// step answers one query in r and gives the state that follows. It is the whole of a decision: nothing else is read, nothing
+// else is changed.
+func step(s State, q *query, now int64, r *Result) (next State) {
+	*r = Result{Limit: int64(q.limit)}
 	next.at(&s, q, now)
 	if q.reset {
 		next.used = u128{}
-		next.accept(&r, q, now, q.capacity)
-		return State{}, r
+		next.accept(r, q, now, q.capacity)
+		return State{}
 	}
 	free := next.free(q, now)
 	switch hits := uint64(q.hits); {
 	case q.hits == 0:
-		next.accept(&r, q, now, free)
-		return s, r
+		next.accept(r, q, now, free)
+		return s
 	case q.hits < 0:
 		wasWhole := next.whole()
 		next.give(-hits)
 		free = next.free(q, now)
 		next.drained = free == 0
-		next.accept(&r, q, now, free)
+		next.accept(r, q, now, free)
 		if wasWhole {
 			next = s.unused(q)
 		}
 	case hits <= free:
 		next.take(hits)
 		next.drained = hits == free
-		next.accept(&r, q, now, free-hits)
+		next.accept(r, q, now, free-hits)
 	default:
 		if q.drain {
 			next.take(free)
 			free = 0
 		}
 		next.drained = free == 0
-		next.refuse(&r, q, now, free)
+		next.refuse(r, q, now, free)
 		if next.whole() {
 			next = s.unused(q)
 		}
 	}
-	return next, r
+	return next
 }
 
 // unused is what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of

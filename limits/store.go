@@ -1,0 +1,91 @@
+package limits
+
+import (
+	"unsafe"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// A store holds the states of one shard, in the order in which they were used last, more or less: one that is among the
+// newest is left where it is, since bringing it to the front would touch the memory of three others.
+type store struct {
+	lru   *simplelru.LRU[string, *record]
+	moves uint32 // how often something came to the front
+	near  uint32 // so many may have come to the front since, and a record still counts as one of the newest
+}
+
+// A record is a state with its id, whose bytes follow it. It is one object without pointers, which the garbage collector
+// need not look into, and whose state lies beside the id that is compared on the way to it.
+type record struct {
+	State
+	moved uint32 // what moves was when it came to the front
+	size  uint16 // of the id
+}
+
+func newRecord(id string, st State) *record {
+	const head = int(unsafe.Sizeof(record{}))
+	memory := make([]byte, head+len(id)) // too large to share memory with others, and so aligned
+	copy(memory[head:], id)
+	r := (*record)(unsafe.Pointer(unsafe.SliceData(memory)))
+	r.State, r.size = st, uint16(len(id))
+	return r
+}
+
+// id gives the id, which lives as long as anybody uses it.
+func (r *record) id() string {
+	return unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(r), unsafe.Sizeof(*r))), int(r.size))
+}
+
+func newStore(size int) store {
+	lru, err := simplelru.NewLRU[string, *record](size, nil)
+	if err != nil {
+		panic(err) // size is positive
+	}
+	return store{lru: lru, near: uint32(size / 2)}
+}
+
+// get gives the record of id, which has been used now; nil if there is none.
+func (s *store) get(id string) *record {
+	r, _ := s.lru.Peek(id)
+	if r != nil && s.moves-r.moved > s.near {
+		s.renew(r)
+	}
+	return r
+}
+
+// renew makes r the newest.
+func (s *store) renew(r *record) {
+	s.moves++
+	r.moved = s.moves
+	s.lru.Get(r.id())
+}
+
+// peek is get for those who don't use it.
+func (s *store) peek(id []byte) *record {
+	r, _ := s.lru.Peek(textOf(id))
+	return r
+}
+
+// add adds a state, which is the newest then. The id is copied.
+func (s *store) add(id string, st State) {
+	r := newRecord(id, st)
+	s.moves++
+	r.moved = s.moves
+	s.lru.Add(r.id(), r)
+}
+
+func (s *store) remove(r *record) { s.lru.Remove(r.id()) }
+
+// oldest gives what was used least recently; there must be something.
+func (s *store) oldest() *record {
+	_, r, _ := s.lru.GetOldest()
+	return r
+}
+
+// all gives all records, the oldest first.
+func (s *store) all() []*record { return s.lru.Values() }
+
+func (s *store) len() int { return s.lru.Len() }
+
+// textOf gives b as a string that shares its memory. b must not be empty.
+func textOf(b []byte) string { return unsafe.String(&b[0], len(b)) }
