@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
@@ -192,7 +191,7 @@ func BenchmarkReport(b *testing.B) {
 		n.Snapshot = Snapshot{Start: 1 << 60, Now: 1 << 60, Limit: 1000, Duration: 3_600_000_000_000, Age: 1_000_000_000, Used: 500}
 		report.States = append(report.States, n)
 	}
-	text, err := json.Marshal(&report)
+	text, err := Marshal(&report)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -201,7 +200,7 @@ func BenchmarkReport(b *testing.B) {
 	}
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := json.Marshal(&report); err != nil {
+			if _, err := Marshal(&report); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -211,7 +210,7 @@ func BenchmarkReport(b *testing.B) {
 	b.Run("read", func(b *testing.B) {
 		for b.Loop() {
 			var got Report
-			if err := json.Unmarshal(text, &got); err != nil || len(got.States) != MaxItems {
+			if err := Unmarshal(text, &got); err != nil || len(got.States) != MaxItems {
 				b.Fatal(err)
 			}
 		}

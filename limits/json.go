@@ -19,7 +19,7 @@ const MaxItems = 1000
 // for [Limiter.Check] to judge, item by item.
 func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 	items := len(dst)
-	dst, err := read(dst, message, false, readRequest)
+	dst, err := read(dst, message, false, (*scanner).request, readRequest)
 	if err == nil && len(dst) == items {
 		err = errors.New("rate_limits: required, must hold at least one item")
 	}
@@ -29,47 +29,27 @@ func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 // ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
 // it may only want to know whether this node answers, so there may be no items.
 func ReadPeerRequests(dst []Request, message []byte) ([]Request, error) {
-	return read(dst, message, true, readRequest)
+	return read(dst, message, true, (*scanner).request, readRequest)
 }
 
 // ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share memory
 // with message. Unknown fields are skipped.
 func ReadPeerResults(dst []Result, message []byte) ([]Result, error) {
-	return read(dst, message, true, readResult)
+	return read(dst, message, true, (*scanner).result, readResult)
 }
 
-// A source gives the tokens of a message in their order. With the first thing it can't read, or is told is wrong, it
-// fails: from then on there is nothing more, and all it gives is zero.
-//
-// There are two of them: a scanner, which is quick and knows the plain form only, and a strict, which knows all of JSON and
-// says what is wrong with a message. What the tokens mean is written once, below.
-type source interface {
-	open(bracket byte)      // reads { or [
-	more(bracket byte) bool // says whether a member or element follows; if none does, reads the closing bracket
-	name() string           // reads the name of a member; valid until the next call
-	kind() byte             // the first byte of the next value; 0 for any digit or a minus
-	text() string           // reads a string
-	integer() int64         // reads a plain integer
-	other(want string)      // reads a value of a kind that is not among those wanted; fails
-	unknown()               // is told that nobody knows the name just read; skips its value or fails
-	wrong(what string)      // is told what is wrong with what was just read; fails
-	end() error             // expects the end of the message; gives the failure
-}
-
-// read reads a message of items, quickly if it has the plain form.
-func read[Item any](dst []Item, message []byte, lenient bool, item func(source, *Item)) ([]Item, error) {
-	items := len(dst)
-	quick := scanner{left: message}
-	if dst = readItems(&quick, dst, item); quick.end() == nil {
+// read reads a message of items: quickly if it has the plain form, else by what knows all of JSON and words the errors.
+func read[Item any](dst []Item, message []byte, lenient bool, quick func(*scanner, *Item), item func(*strict, *Item)) ([]Item, error) {
+	if dst, ok := quickly(dst, message, quick); ok {
 		return dst, nil
 	}
-	strict := newStrict(message, lenient)
-	dst = readItems(strict, dst[:items], item)
-	return dst, strict.end()
+	s := newStrict(message, lenient)
+	dst = readItems(s, dst, item)
+	return dst, s.end()
 }
 
 // readItems reads the frame that all messages share.
-func readItems[Item any](s source, dst []Item, item func(source, *Item)) []Item {
+func readItems[Item any](s *strict, dst []Item, item func(*strict, *Item)) []Item {
 	var seen fields
 	items := len(dst)
 	for s.open('{'); s.more('}'); {
@@ -95,14 +75,14 @@ func readItems[Item any](s source, dst []Item, item func(source, *Item)) []Item 
 type fields uint16
 
 // once fails where a field is there twice. Each field of an object has a number.
-func (f *fields) once(s source, field int) {
+func (f *fields) once(s *strict, field int) {
 	if *f&(1<<field) != 0 {
 		s.wrong("this field is there twice")
 	}
 	*f |= 1 << field
 }
 
-func readRequest(s source, r *Request) {
+func readRequest(s *strict, r *Request) {
 	r.Hits, r.Limit, r.Duration = 1, absent, absent
 	var seen fields
 	for s.open('{'); s.more('}'); {
@@ -140,47 +120,52 @@ func readRequest(s source, r *Request) {
 	}
 }
 
-func readAlgorithm(s source) Algorithm {
+func readAlgorithm(s *strict) Algorithm {
 	switch s.kind() {
 	case '"':
-		name := s.text()
-		for a := range Algorithm(algorithms) {
-			if name == algorithmNames[a] {
-				return a
-			}
+		return algorithmOf(s.text())
+	case '0':
+		return algorithmOfNumber(s.integer())
+	}
+	s.other("a name or a number")
+	return unknownAlgorithm
+}
+
+func algorithmOf(name string) Algorithm {
+	for a := range Algorithm(algorithms) {
+		if name == algorithmNames[a] {
+			return a
 		}
-	case 0:
-		if n := s.integer(); n >= 0 && n < algorithms {
-			return Algorithm(n)
-		}
-	default:
-		s.other("a name or a number")
+	}
+	return unknownAlgorithm
+}
+
+func algorithmOfNumber(n int64) Algorithm {
+	if n >= 0 && n < algorithms {
+		return Algorithm(n)
 	}
 	return unknownAlgorithm
 }
 
 // readBehavior reads one name, a list of names, or the sum of the flags.
-func readBehavior(s source) (b Behavior) {
+func readBehavior(s *strict) (b Behavior) {
 	switch s.kind() {
 	case '"':
-		return readFlag(s)
+		return flagOf(s.text())
 	case '[':
 		for s.open('['); s.more(']'); {
-			b |= readFlag(s)
+			b |= flagOf(s.text())
 		}
 		return b
-	case 0:
-		if n := s.integer(); n&^int64(knownBehaviors|StandIn) == 0 { // the last is refused from clients, by Validate
-			return Behavior(n)
-		}
-	default:
-		s.other("a name, a list of names or a number")
+	case '0':
+		return behaviorOfNumber(s.integer())
 	}
+	s.other("a name, a list of names or a number")
 	return unknownBehavior
 }
 
-func readFlag(s source) Behavior {
-	switch s.text() {
+func flagOf(name string) Behavior {
+	switch name {
 	case "BATCHING":
 		return Batching
 	case "NO_BATCHING":
@@ -197,7 +182,14 @@ func readFlag(s source) Behavior {
 	return unknownBehavior
 }
 
-func readResult(s source, r *Result) {
+func behaviorOfNumber(n int64) Behavior {
+	if n&^int64(knownBehaviors|StandIn) == 0 { // the last is refused from clients, by Validate
+		return Behavior(n)
+	}
+	return unknownBehavior
+}
+
+func readResult(s *strict, r *Result) {
 	var seen fields
 	for s.open('{'); s.more('}'); {
 		switch s.name() {
@@ -232,18 +224,24 @@ func readResult(s source, r *Result) {
 	}
 }
 
-func readStatus(s source) Status {
-	name := s.text()
-	for status := range Status(statuses) {
-		if name == statusNames[status] {
-			return status
-		}
+func readStatus(s *strict) Status {
+	status, known := statusOf(s.text())
+	if !known {
+		s.wrong("unknown status")
 	}
-	s.wrong("unknown status")
-	return StatusError
+	return status
 }
 
-func readMetadata(s source, m *Metadata) {
+func statusOf(name string) (status Status, known bool) {
+	for status := range Status(statuses) {
+		if name == statusNames[status] {
+			return status, true
+		}
+	}
+	return StatusError, false
+}
+
+func readMetadata(s *strict, m *Metadata) {
 	var seen fields
 	for s.open('{'); s.more('}'); {
 		switch s.name() {
@@ -265,7 +263,7 @@ func readMetadata(s source, m *Metadata) {
 	}
 }
 
-func readSnapshot(s source, n *Snapshot) {
+func readSnapshot(s *strict, n *Snapshot) {
 	var seen fields
 	integer := func(field int, to *int64) {
 		seen.once(s, field)
@@ -369,7 +367,11 @@ func appendResult(dst []byte, r *Result) []byte {
 }
 
 func appendSnapshot(dst []byte, s *Snapshot) []byte {
-	dst = appendField(dst, `{"start":`, s.Start)
+	return append(appendSnapshotMembers(append(dst, '{'), s), '}')
+}
+
+func appendSnapshotMembers(dst []byte, s *Snapshot) []byte {
+	dst = appendField(dst, `"start":`, s.Start)
 	dst = appendField(dst, `,"epoch":`, s.Epoch)
 	dst = appendField(dst, `,"version":`, s.Version)
 	dst = appendField(dst, `,"acked":`, s.Acked)
@@ -379,8 +381,7 @@ func appendSnapshot(dst []byte, s *Snapshot) []byte {
 	dst = appendField(dst, `,"duration":`, s.Duration)
 	dst = appendField(dst, `,"age":`, s.Age)
 	dst = appendField(dst, `,"used":`, s.Used)
-	dst = appendField(dst, `,"rest":`, s.Rest)
-	return append(dst, '}')
+	return appendField(dst, `,"rest":`, s.Rest)
 }
 
 func appendField(dst []byte, name string, n int64) []byte {

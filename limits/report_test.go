@@ -299,13 +299,13 @@ func TestToldMessages(t *testing.T) {
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
 	} {
-		message, err := json.Marshal(test.value)
+		message, err := Marshal(test.value)
 		if err != nil || string(message) != test.message {
 			t.Errorf("%s: %s, %v\nwant %s", test.what, message, err, test.message)
 		}
 		for _, message := range []string{test.message, test.more} {
 			got := reflect.New(reflect.TypeOf(test.value).Elem())
-			if err := json.Unmarshal([]byte(message), got.Interface()); err != nil || !reflect.DeepEqual(got.Interface(), test.value) {
+			if err := Unmarshal([]byte(message), got.Interface()); err != nil || !reflect.DeepEqual(got.Interface(), test.value) {
 				t.Errorf("%s\n%+v, %v\nwant %+v", message, got, err, test.value)
 			}
 		}

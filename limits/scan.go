@@ -1,35 +1,40 @@
 package limits
 
 import (
-	"bytes"
-	"errors"
+	"math"
+	"math/bits"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
 )
 
-// A scanner is the quick source. It copies nothing, and knows the form in which nearly all messages come: strings without
-// escapes, and integers of at most 18 digits. At anything else, right or wrong, it fails, and a strict begins anew.
+// A scanner reads messages in the form in which nearly all come: members that are known, strings without escapes, integers
+// of at most 19 digits. It copies nothing: texts share the memory of the message. At anything else, right or wrong, it fails,
+// and gives nothing more: then somebody else begins anew, who knows all of JSON and says what is wrong.
 type scanner struct {
-	left   []byte // not yet read; nil once failed
-	inside bool   // of an object or list that is not empty, so that a comma must follow
+	message string
+	at      int // what is before has been read
+	failed  bool
 }
 
-// errOdd is the failure of a scanner. Nobody gets to see it.
-var errOdd = errors.New("not the plain form")
+func newScanner(message []byte) scanner {
+	return scanner{message: unsafe.String(unsafe.SliceData(message), len(message))}
+}
 
-func (s *scanner) fail() { s.left = nil }
-
-func (s *scanner) wrong(string) { s.fail() }
-func (s *scanner) other(string) { s.fail() }
-func (s *scanner) unknown()     { s.fail() }
+func (s *scanner) fail() { s.failed, s.at = true, len(s.message) }
 
 // peek gives the next byte that is not white space; 0 if there is none.
 func (s *scanner) peek() byte {
-	for len(s.left) > 0 {
-		switch c := s.left[0]; c {
+	if s.at < len(s.message) && s.message[s.at] > ' ' {
+		return s.message[s.at]
+	}
+	return s.peekFar()
+}
+
+func (s *scanner) peekFar() byte {
+	for ; s.at < len(s.message); s.at++ {
+		switch c := s.message[s.at]; c {
 		case ' ', '\n', '\r', '\t':
-			s.left = s.left[1:]
 		default:
 			return c
 		}
@@ -37,81 +42,129 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// eat reads one byte if it is the next.
-func (s *scanner) eat(c byte) bool {
+// eat reads one byte, which must be the next.
+func (s *scanner) eat(c byte) {
 	if s.peek() != c {
-		return false
-	}
-	s.left = s.left[1:]
-	return true
-}
-
-func (s *scanner) open(bracket byte) {
-	if !s.eat(bracket) {
 		s.fail()
+		return
 	}
-	s.inside = false
+	s.at++
 }
 
-func (s *scanner) more(bracket byte) bool {
-	if s.eat(bracket) {
-		s.inside = true // of what surrounds it
+// more says whether a member or element follows the n that have been read; if none does, it reads the bracket that closes.
+func (s *scanner) more(bracket byte, n int) bool {
+	c := s.peek()
+	if c == bracket {
+		s.at++
 		return false
 	}
-	if s.inside && !s.eat(',') || len(s.left) == 0 {
-		s.fail()
-		return false
+	if n == 0 {
+		return !s.failed
 	}
-	s.inside = true
-	return true
+	s.eat(',')
+	return !s.failed
 }
 
+// name reads the name of a member.
 func (s *scanner) name() string {
 	name := s.text()
-	if !s.eat(':') {
-		s.fail()
-	}
+	s.eat(':')
 	return name
 }
 
-func (s *scanner) kind() byte {
-	c := s.peek()
-	if c == '-' || '0' <= c && c <= '9' {
-		return 0
+// text reads a string, eight bytes at a time, since most of all messages is in strings.
+func (s *scanner) text() string {
+	s.eat('"')
+	m, start := s.message, s.at
+	end := start
+	for ; end+8 <= len(m); end += 8 {
+		if odd := oddBytes(word(m[end : end+8])); odd != 0 {
+			end += bits.TrailingZeros64(odd) / 8
+			break
+		}
 	}
-	return c
+	for end < len(m) && m[end] < utf8.RuneSelf && !isEscaped(rune(m[end])) { // no more than the last bytes of the message
+		end++
+	}
+	if end < len(m) && m[end] == '"' && !s.failed {
+		s.at = end + 1
+		return m[start:end]
+	}
+	return s.textBeyondASCII()
 }
 
-func (s *scanner) text() string {
-	if !s.eat('"') {
+func (s *scanner) textBeyondASCII() string {
+	rest := s.message[s.at:]
+	end := strings.IndexByte(rest, '"')
+	if end < 0 || !utf8.ValidString(rest[:end]) || strings.ContainsFunc(rest[:end], isEscaped) {
 		s.fail()
 		return ""
 	}
-	end := bytes.IndexByte(s.left, '"')
-	if end < 0 {
-		s.fail()
-		return ""
-	}
-	text := unsafe.String(unsafe.SliceData(s.left), end)
-	if !isBare(text) && (!utf8.ValidString(text) || strings.ContainsFunc(text, isEscaped)) {
-		s.fail()
-		return ""
-	}
-	s.left = s.left[end+1:]
-	return text
+	s.at += end + 1
+	return rest[:end]
 }
+
+// integer reads a plain integer.
+func (s *scanner) integer() int64 {
+	negative := s.peek() == '-'
+	if negative {
+		s.at++
+	}
+	m, start, n := s.message, s.at, uint64(0)
+	end := start
+	for ; end < len(m) && m[end]-'0' <= 9; end++ {
+		n = 10*n + uint64(m[end]-'0') // may overflow, where it is refused
+	}
+	// 20 digits may overflow. 007 and -0 are no JSON or no plain integers. What follows is for others to see.
+	if digits := end - start; digits == 0 || digits > 19 || n > math.MaxInt64 || m[start] == '0' && (digits > 1 || negative) {
+		s.fail()
+		return 0
+	}
+	s.at = end
+	if negative {
+		return -int64(n)
+	}
+	return int64(n)
+}
+
+// byte reads a plain integer from 0 to 255.
+func (s *scanner) byte() uint8 {
+	n := s.integer()
+	if n < 0 || n > 255 {
+		s.fail()
+	}
+	return uint8(n)
+}
+
+// true reads the one truth value that messages have, since the other is left out.
+func (s *scanner) true() bool {
+	s.peek()
+	if !strings.HasPrefix(s.message[s.at:], "true") {
+		s.fail()
+		return false
+	}
+	s.at += len("true")
+	return true
+}
+
+// end says whether all of the message has been read.
+func (s *scanner) end() bool { return s.peek() == 0 && s.at == len(s.message) && !s.failed }
 
 // isEscaped says whether JSON strings have r only behind a backslash, or as one.
 func isEscaped(r rune) bool { return r < ' ' || r == '"' || r == '\\' }
 
-// isBare says whether s is ASCII without anything that isEscaped. It takes eight bytes at a time, since all strings of all
-// messages pass here.
+// oddBytes marks, in the top bit, each of eight bytes that is not ASCII or isEscaped. A byte above a marked one may be marked
+// without being such.
+func oddBytes(w uint64) uint64 {
+	quote, backslash := w^('"'*ones), w^('\\'*ones)
+	return (w | (w - ' '*ones) | (quote - ones) | (backslash - ones)) & tops
+}
+
+// isBare says whether s is ASCII without anything that isEscaped.
 func isBare(s string) bool {
 	for ; len(s) >= 8; s = s[8:] {
-		w := word(s)
-		quote, backslash := w^('"'*ones), w^('\\'*ones)
-		if (w|(w-' '*ones)|(quote-ones)|(backslash-ones))&tops != 0 {
-			return false // or a byte beside such a one, which is as well: others look closer
+		if oddBytes(word(s)) != 0 {
+			return false
 		}
 	}
 	for i := range len(s) {
@@ -120,36 +173,4 @@ func isBare(s string) bool {
 		}
 	}
 	return true
-}
-
-func (s *scanner) integer() int64 {
-	negative := s.eat('-')
-	digits := 0
-	n := int64(0)
-	for digits < len(s.left) && '0' <= s.left[digits] && s.left[digits] <= '9' {
-		if digits == 18 {
-			s.fail() // it may be beyond 64 bits
-			return 0
-		}
-		n = 10*n + int64(s.left[digits]-'0')
-		digits++
-	}
-	// 007 and -0 are no JSON or no plain integers. What follows a good one is for more to see.
-	if digits == 0 || s.left[0] == '0' && (digits > 1 || negative) {
-		s.fail()
-		return 0
-	}
-	s.left = s.left[digits:]
-	if negative {
-		return -n
-	}
-	return n
-}
-
-func (s *scanner) end() error {
-	s.peek()
-	if s.left == nil || len(s.left) > 0 {
-		return errOdd
-	}
-	return nil
 }

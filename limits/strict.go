@@ -11,7 +11,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A strict is the source that knows all of JSON, by the library that becomes the standard one. It words the errors.
+// A strict gives the tokens of a message in their order. It knows all of JSON, by the library that becomes the standard one.
+// With the first thing it can't read, or is told is wrong, it fails: from then on there is nothing more, all it gives is zero,
+// and its error says what is wrong and where.
 type strict struct {
 	dec     *jsontext.Decoder
 	size    int
@@ -23,6 +25,7 @@ func newStrict(message []byte, lenient bool) *strict {
 	return &strict{dec: jsontext.NewDecoder(bytes.NewBuffer(message)), size: len(message), lenient: lenient}
 }
 
+// open reads { or [.
 func (s *strict) open(bracket byte) {
 	want := "an object"
 	if bracket == '[' {
@@ -31,6 +34,7 @@ func (s *strict) open(bracket byte) {
 	s.expect(jsontext.Kind(bracket), want)
 }
 
+// more says whether a member or element follows; if none does, it reads the closing bracket.
 func (s *strict) more(bracket byte) bool {
 	if s.err != nil {
 		return false
@@ -42,16 +46,11 @@ func (s *strict) more(bracket byte) bool {
 	return false
 }
 
+// name reads the name of a member.
 func (s *strict) name() string { return s.text() }
 
-func (s *strict) kind() byte {
-	switch k := s.dec.PeekKind(); k {
-	case '0':
-		return 0
-	default:
-		return byte(k)
-	}
-}
+// kind gives the kind of the next value: its first byte, or '0' for any number.
+func (s *strict) kind() jsontext.Kind { return s.dec.PeekKind() }
 
 func (s *strict) text() string {
 	token, ok := s.expect('"', "a string")
@@ -78,6 +77,7 @@ func (s *strict) integer() int64 {
 	return n
 }
 
+// other reads a value of a kind that is not among those wanted, and fails.
 func (s *strict) other(want string) { s.expect(0, want) }
 
 // expect reads a token of one kind.
@@ -98,6 +98,7 @@ var kindNames = map[jsontext.Kind]string{
 	'{': "an object", '}': "an end of object", '[': "a list", ']': "an end of list",
 }
 
+// unknown is told that nobody knows the name just read: it skips its value, or fails.
 func (s *strict) unknown() {
 	switch {
 	case s.err != nil:
@@ -108,12 +109,14 @@ func (s *strict) unknown() {
 	}
 }
 
+// wrong is told what is wrong with what was just read.
 func (s *strict) wrong(what string) {
 	if s.err == nil {
 		s.err = errors.New(place(s.dec.StackPointer()) + ": " + what)
 	}
 }
 
+// end expects the end of the message, and gives the failure.
 func (s *strict) end() error {
 	if s.err != nil {
 		return s.describe()

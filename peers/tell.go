@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/go-json-experiment/json"
-
 	"weir/limits"
 )
 
@@ -103,7 +101,7 @@ func (s *Set) tell(ctx context.Context, node, path string, message, answer any, 
 
 // tell sends a message that isn't a group of checks. Unlike those it may be repeated, since it says when it was.
 func (p *Peer) tell(ctx context.Context, path string, message, answer any) error {
-	body, err := json.Marshal(message)
+	body, err := limits.Marshal(message)
 	if err != nil {
 		return err
 	}
@@ -115,7 +113,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 	if err != nil {
 		return p.classify(err)
 	}
-	if err := json.Unmarshal(text, answer); err != nil {
+	if err := limits.Unmarshal(text, answer); err != nil {
 		p.set.options.Log.Warn().Str("peer", p.name).Str("path", path).Err(err).Msg("a peer's answer makes no sense")
 		p.cause.Store(new(error(ErrBroken)))
 		return ErrBroken

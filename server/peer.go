@@ -12,8 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/go-json-experiment/json"
-
 	"weir/limits"
 	"weir/peers"
 )
@@ -149,7 +147,7 @@ func (s *Server) readTold(w http.ResponseWriter, r *http.Request, message any) b
 	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
 		return false
 	}
-	if err := json.Unmarshal(x.body, message); err != nil {
+	if err := limits.Unmarshal(x.body, message); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return false
 	}
@@ -157,7 +155,7 @@ func (s *Server) readTold(w http.ResponseWriter, r *http.Request, message any) b
 }
 
 func (s *Server) writeTold(w http.ResponseWriter, answer any) {
-	body, err := json.Marshal(answer)
+	body, err := limits.Marshal(answer)
 	if err != nil {
 		panic(err) // a struct of ours
 	}

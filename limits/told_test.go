@@ -1,0 +1,117 @@
+package limits
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// told reads a message as Unmarshal does and as the library does, which must be the same.
+func told[Message any](t *testing.T, text []byte) (message Message, ok bool) {
+	t.Helper()
+	var want Message
+	err := Unmarshal(text, &message)
+	wantErr := json.Unmarshal(text, &want)
+	if (err == nil) != (wantErr == nil) || err == nil && !reflect.DeepEqual(message, want) {
+		t.Fatalf("%q\nread    %+v, %v\nlibrary %+v, %v", text, message, err, want, wantErr)
+	}
+	if err != nil {
+		return message, false
+	}
+	written, err := Marshal(&message)
+	library, wantErr := json.Marshal(&message)
+	if err != nil || wantErr != nil || !bytes.Equal(written, library) {
+		t.Fatalf("written %s, %v\nlibrary %s, %v", written, err, library, wantErr)
+	}
+	return message, true
+}
+
+// anyReport draws a report.
+func anyReport(random *rand.Rand, name string) *Report {
+	number := func() int64 { return random.Int64() >> random.IntN(64) }
+	some := func() int64 { return number() * random.Int64N(2) }
+	r := &Report{Start: number(), Seq: number(), Debts: []Owed{}}
+	for range random.IntN(4) {
+		r.Debts = append(r.Debts, Owed{Name: "n", UniqueKey: fmt.Sprint("k", number()), Algorithm: Algorithm(random.IntN(256)), Limit: number(),
+			Duration: number(), Age: number(), Hits: number(), Previous: some(), Start: some(), Epoch: some(), Copy: random.IntN(2) == 0})
+	}
+	for range random.IntN(4) {
+		r.States = append(r.States, Named{Name: name, UniqueKey: fmt.Sprint("k", number()), Take: some(), Snapshot: Snapshot{
+			Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(), Algorithm: Algorithm(random.IntN(256)),
+			Limit: number(), Duration: number(), Age: number(), Used: number(), Rest: -number()}})
+	}
+	if random.IntN(3) == 0 {
+		r.Handed = "ring"
+	}
+	return r
+}
+
+// TestToldRoundTrips writes and reads reports, which keep nothing of the memory that they were read from.
+func TestToldRoundTrips(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 5000 {
+		want := anyReport(random, []string{"n", "né\"", "né"}[random.IntN(3)])
+		text, err := Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := told[Report](t, text)
+		if !ok || !reflect.DeepEqual(&got, want) {
+			t.Fatalf("%s\nread %+v\nwant %+v", text, got, want)
+		}
+		if len(want.States) > 0 {
+			text, _ = Marshal(&States{want.States})
+			if got, ok := told[States](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
+				t.Fatalf("%s\nread %+v", text, got)
+			}
+		}
+		var kept Report
+		if err := Unmarshal(text, &kept); err != nil {
+			t.Fatal(err)
+		}
+		before := fmt.Sprintf("%+v", kept)
+		clear(text)
+		if after := fmt.Sprintf("%+v", kept); after != before {
+			t.Fatalf("%s became %s", before, after)
+		}
+	}
+}
+
+// TestScannerReadsTold makes sure that there is something to compare: all that is written in plain text is for the scanner.
+func TestScannerReadsTold(t *testing.T) {
+	random := rand.New(rand.NewPCG(2, 2))
+	for range 1000 {
+		text, err := Marshal(anyReport(random, "né"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newScanner(text)
+		if s.report(new(Report)); !s.end() {
+			t.Fatalf("not read by the scanner: %s", text)
+		}
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	random := rand.New(rand.NewPCG(3, 3))
+	for range 10 {
+		text, err := Marshal(anyReport(random, "né\""))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	for _, text := range []string{"", "{}", `{"start":1,"seq":2,"debts":[],"x":[1]}`, `{"debts":[{"algorithm":256}]}`, `{"debts":[{"keep_copy":false}]}`,
+		`{"states":[{"name":"n","unique_key":"k","algorithm":3,"take":1}]}`, `{"states":null}`, `{"states":[],"states":[]}`, `{"seq":1.0}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		told[Report](t, text)
+		told[States](t, text)
+		told[Names](t, text)
+	})
+}
