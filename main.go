@@ -150,6 +150,7 @@ func serve(c config, log zerolog.Logger) error {
 	defer loops.Wait()
 	defer stopLoops()
 
+	loops.Go(func() { server.KeepMemory(ctx) })
 	files, err := c.loadTLS()
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ const MaxItems = 1000
 // for [Limiter.Check] to judge, item by item.
 func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 	items := len(dst)
-	dst, err := read(dst, message, false, (*scanner).request, readRequest)
+	dst, err := readRequests(dst, message, false)
 	if err == nil && len(dst) == items {
 		err = errors.New("rate_limits: required, must hold at least one item")
 	}
@@ -29,20 +29,28 @@ func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 // ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
 // it may only want to know whether this node answers, so there may be no items.
 func ReadPeerRequests(dst []Request, message []byte) ([]Request, error) {
-	return read(dst, message, true, (*scanner).request, readRequest)
+	return readRequests(dst, message, true)
+}
+
+// readRequests reads quickly what has the plain form; all else is for what knows all of JSON, and words the errors.
+func readRequests(dst []Request, message []byte, lenient bool) ([]Request, error) {
+	if dst, ok := quickRequests(dst, message); ok {
+		return dst, nil
+	}
+	return read(dst, message, lenient, readRequest)
 }
 
 // ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share memory
 // with message. Unknown fields are skipped.
 func ReadPeerResults(dst []Result, message []byte) ([]Result, error) {
-	return read(dst, message, true, (*scanner).result, readResult)
-}
-
-// read reads a message of items: quickly if it has the plain form, else by what knows all of JSON and words the errors.
-func read[Item any](dst []Item, message []byte, lenient bool, quick func(*scanner, *Item), item func(*strict, *Item)) ([]Item, error) {
-	if dst, ok := quickly(dst, message, quick); ok {
+	if dst, ok := quickResults(dst, message); ok {
 		return dst, nil
 	}
+	return read(dst, message, true, readResult)
+}
+
+// read reads a message of items.
+func read[Item any](dst []Item, message []byte, lenient bool, item func(*strict, *Item)) ([]Item, error) {
 	s := newStrict(message, lenient)
 	dst = readItems(s, dst, item)
 	return dst, s.end()

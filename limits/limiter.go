@@ -183,18 +183,18 @@ func (l *Limiter) Stats() Stats {
 	return sum
 }
 
-// A shard is one part of the states under one lock.
+// A shard is one part of the states under one lock. What all decisions use comes first, and fills one cache line.
 type shard struct {
 	mu      sync.Mutex // guards all below
+	latest  int64      // when the last decision was (Unix nanoseconds), and so the least that the clock can show now
 	states  store
+	changed func(Named) // is told of changes; nil if nobody wants to know
+
 	size    int
-	latest  int64 // when the last decision was (Unix nanoseconds), and so the least that the clock can show now
 	drained int   // states marked drained
 	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
 	swept   int64 // when the last sweep was
 	stats   Stats
-	changed func(Named) // is told of changes; nil if nobody wants to know
-	_       [8]byte     // so that two shards don't share a cache line
 }
 
 func (s *shard) init(size int) {

@@ -2,30 +2,46 @@ package limits
 
 // What the members of messages mean to a scanner. json.go says it for all of JSON.
 
-// quickly reads a message of items, if it has the plain form; else dst is as it was.
-func quickly[Item any](dst []Item, message []byte, item func(*scanner, *Item)) (_ []Item, ok bool) {
+// quickRequests reads a message of requests, if it has the plain form; else dst is as it was.
+func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
 	s, items := newScanner(message), len(dst)
-	s.eat('{')
-	for n := 0; s.more('}', n); n++ {
-		if n > 0 || s.name() != "rate_limits" {
-			s.fail()
-			break
-		}
-		s.eat('[')
-		for s.more(']', len(dst)-items) {
-			if len(dst)-items == MaxItems {
-				s.fail()
-				break
-			}
-			var zero Item
-			dst = append(dst, zero)
-			item(&s, &dst[len(dst)-1])
-		}
+	for n := s.openItems(); s.more(']', n) && n < MaxItems; n++ {
+		dst = append(dst, Request{})
+		s.request(&dst[len(dst)-1])
 	}
-	if !s.end() {
+	if !s.closeItems() {
 		return dst[:items], false
 	}
 	return dst, true
+}
+
+// quickResults does that for results.
+func quickResults(dst []Result, message []byte) (_ []Result, ok bool) {
+	s, items := newScanner(message), len(dst)
+	for n := s.openItems(); s.more(']', n) && n < MaxItems; n++ {
+		dst = append(dst, Result{})
+		s.result(&dst[len(dst)-1])
+	}
+	if !s.closeItems() {
+		return dst[:items], false
+	}
+	return dst, true
+}
+
+// openItems reads what all messages begin with, and gives 0, the number of items read so far.
+func (s *scanner) openItems() int {
+	s.eat('{')
+	if s.name() != "rate_limits" {
+		s.fail()
+	}
+	s.eat('[')
+	return 0
+}
+
+// closeItems reads what all messages end with, and says whether all has been read.
+func (s *scanner) closeItems() bool {
+	s.eat('}')
+	return s.end()
 }
 
 // once fails where a member is there twice. Each member of an object has a number.

@@ -7,9 +7,9 @@ import (
 )
 
 // agree reads a message both ways. Whatever the scanner reads, the strict reader must read as the same.
-func agree[Item any](t *testing.T, message []byte, quick func(*scanner, *Item), item func(*strict, *Item)) {
+func agree[Item any](t *testing.T, message []byte, quick func([]Item, []byte) ([]Item, bool), item func(*strict, *Item)) {
 	t.Helper()
-	fast, ok := quickly(nil, message, quick)
+	fast, ok := quick(nil, message)
 	if !ok {
 		if len(fast) != 0 {
 			t.Fatalf("the scanner leaves something: %+v", fast)
@@ -31,7 +31,6 @@ func agree[Item any](t *testing.T, message []byte, quick func(*scanner, *Item), 
 var plainMessages = []string{
 	`{"rate_limits":[]}`,
 	` { "rate_limits" : [ ] } `,
-	`{}`,
 	`{"rate_limits":[{"name":"a","unique_key":"b","hits":1,"limit":100,"duration":1000}]}` + "\n",
 	`{"rate_limits":[{"name":"requests_per_sec","unique_key":"account_id=123|source_ip=172.0.0.1","hits":1,"limit":100,"duration":1000,"algorithm":"TOKEN_BUCKET","behavior":"BATCHING"}]}`,
 	"{\n\t\"rate_limits\": [\r\n{\"name\" :\"ключ\", \"unique_key\": \"\", \"hits\": -5, \"limit\":0 ,\"duration\": 999999999999999999},\n{\"limit\":9223372036854775807,\"hits\":-9223372036854775807},\n{}, {\"burst\":7}]}",
@@ -42,13 +41,13 @@ var plainMessages = []string{
 // TestScannerReadsPlainMessages makes sure that the comparison compares something: these are for the scanner.
 func TestScannerReadsPlainMessages(t *testing.T) {
 	for _, message := range plainMessages {
-		_, request := quickly(nil, []byte(message), (*scanner).request)
-		_, result := quickly(nil, []byte(message), (*scanner).result)
+		_, request := quickRequests(nil, []byte(message))
+		_, result := quickResults(nil, []byte(message))
 		if !request && !result {
 			t.Errorf("the scanner can't read %s", message)
 		}
-		agree(t, []byte(message), (*scanner).request, readRequest)
-		agree(t, []byte(message), (*scanner).result, readResult)
+		agree(t, []byte(message), quickRequests, readRequest)
+		agree(t, []byte(message), quickResults, readResult)
 	}
 }
 
@@ -69,7 +68,7 @@ func TestScannerLeavesOddMessages(t *testing.T) {
 		`{"rate_limits":[{"behavior":["GLOBAL"}]}`, `{"rate_limits":[{]}]}`, `{"rate_limits":[}`, `{"rate_limits":[{"hits":1]}`,
 		"{\f\"rate_limits\":[]}", "{\u00a0}", `{"rate_limits":[]}/*x*/`,
 	} {
-		if _, ok := quickly(nil, []byte(message), (*scanner).request); ok {
+		if _, ok := quickRequests(nil, []byte(message)); ok {
 			t.Errorf("the scanner reads %q", message)
 		}
 	}
@@ -82,8 +81,8 @@ func FuzzScanner(f *testing.F) {
 	}
 	f.Add([]byte(`{"rate_limits":[{"name":"\u00e9\"","hits":-9223372036854775808,"limit":9223372036854775807}]}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
-		agree(t, message, (*scanner).request, readRequest)
-		agree(t, message, (*scanner).result, readResult)
+		agree(t, message, quickRequests, readRequest)
+		agree(t, message, quickResults, readResult)
 		requests, err := ReadPeerRequests(nil, message)
 		if err != nil {
 			return

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 func TestShardsShareTheSize(t *testing.T) {
@@ -54,5 +55,13 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 	}
 	if stats := l.Stats(); stats.Expired == 0 || stats.EvictedUsed == 0 || stats.EvictedDrained == 0 {
 		t.Errorf("not all of it came up: %+v", stats)
+	}
+}
+
+// TestShardsDontShareCacheLines keeps two processors out of each other's way, and what decisions use together.
+func TestShardsDontShareCacheLines(t *testing.T) {
+	const line = 64
+	if size, hot := unsafe.Sizeof(shard{}), unsafe.Offsetof(shard{}.size); size%line != 0 || hot > line {
+		t.Errorf("a shard has %d bytes, of which decisions use the first %d", size, hot)
 	}
 }

@@ -9,9 +9,9 @@ import (
 // A store holds the states of one shard, in the order in which they were used last, more or less: one that is among the
 // newest is left where it is, since bringing it to the front would touch the memory of three others.
 type store struct {
-	lru   *simplelru.LRU[string, *record]
-	moves uint32 // how often something came to the front
-	near  uint32 // so many may have come to the front since, and a record still counts as one of the newest
+	lru   simplelru.LRU[string, *record] // not a pointer, which would be one more to follow
+	moves uint32                         // how often something came to the front
+	near  uint32                         // so many may have come to the front since, and a record still counts as one of the newest
 }
 
 // A record is a state with its id, whose bytes follow it. It is one object without pointers, which the garbage collector
@@ -41,7 +41,7 @@ func newStore(size int) store {
 	if err != nil {
 		panic(err) // size is positive
 	}
-	return store{lru: lru, near: uint32(size / 2)}
+	return store{lru: *lru, near: uint32(size / 2)}
 }
 
 // get gives the record of id, which has been used now; nil if there is none.

@@ -3,9 +3,11 @@ package server
 import (
 	"errors"
 	"io"
+	"math/bits"
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 )
 
@@ -15,8 +17,15 @@ const (
 	largeBodies = 256 << 20 // in all, so that many large requests, sent or read slowly, can't fill the memory
 )
 
-// errBusy says that there is no room for one more large body.
-var errBusy = errors.New("too many large requests at a time; send again in a moment, or fewer items at a time")
+var (
+	// errBusy says that there is no room for one more large body.
+	errBusy     = errors.New("too many large requests at a time; send again in a moment, or fewer items at a time")
+	errTooLarge = errors.New("the body is too large")
+)
+
+// usedBodies keeps the memory of large bodies (as *[]byte) for others, since the garbage collector would have little else
+// to do.
+var usedBodies sync.Pool
 
 // readBody reads the whole body into x, or answers why it can't and gives false.
 func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64, room *room) bool {
@@ -29,15 +38,15 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 		s.failTooLarge(w, r, most)
 		return false
 	}
-	err := x.readBodyFrom(http.MaxBytesReader(w, r.Body, most), int(r.ContentLength), room)
-	var tooLarge *http.MaxBytesError
+	err := x.readBodyFrom(r.Body, int(r.ContentLength), int(most), room)
 	switch {
 	case err == nil:
 		return true
 	case err == errBusy:
 		closeAfter(w, r) // what is left of the body is not worth reading
 		s.failBusy(w, r, err.Error())
-	case errors.As(err, &tooLarge):
+	case err == errTooLarge:
+		closeAfter(w, r)
 		s.failTooLarge(w, r, most)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		closeAfter(w, r)
@@ -67,30 +76,56 @@ func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64
 
 // readBodyFrom reads all of r into x, whose memory it enlarges only as long as there is room for it. The size to expect is a
 // hint, which is followed once the first part has really come.
-func (x *exchange) readBodyFrom(r io.Reader, expect int, room *room) error {
+func (x *exchange) readBodyFrom(r io.Reader, expect, most int, room *room) error {
 	x.body = x.body[:0]
 	for {
-		if len(x.body) == cap(x.body) {
-			size := max(4<<10, 2*cap(x.body))
-			if expect >= cap(x.body) {
-				size = expect + 1 // one more, to read the end into
-				if cap(x.body) < smallBody {
-					size = min(size, smallBody)
-				}
-			}
-			if size > smallBody && !x.take(room, int64(size)) {
-				return errBusy
-			}
-			x.body = append(make([]byte, 0, size), x.body...)
+		if len(x.body) == cap(x.body) && !x.enlarge(expect, room) {
+			return errBusy
 		}
 		n, err := r.Read(x.body[len(x.body):cap(x.body)])
 		x.body = x.body[:len(x.body)+n]
-		if err == io.EOF {
+		switch {
+		case len(x.body) > most:
+			return errTooLarge
+		case err == io.EOF:
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
+	}
+}
+
+// enlarge makes the memory for the body larger. It is false if there is no room for that.
+func (x *exchange) enlarge(expect int, room *room) bool {
+	size := max(4<<10, 2*cap(x.body))
+	if expect >= cap(x.body) {
+		size = expect + 1 // one more, to read the end into
+		if cap(x.body) < smallBody {
+			size = min(size, smallBody)
+		}
+	}
+	if size <= smallBody {
+		x.body = append(make([]byte, 0, size), x.body...)
+		return true
+	}
+	if !x.take(room, int64(size)) {
+		return false
+	}
+	large := x.large
+	if used, ok := usedBodies.Get().(*[]byte); ok && cap(*used) >= size {
+		x.large = *used
+	} else {
+		x.large = make([]byte, 0, 1<<bits.Len(uint(size-1))) // of few sizes, so that it is good for others
+	}
+	x.body = append(x.large[:0:size], x.body...)
+	freeBody(large)
+	return true
+}
+
+// freeBody gives back the memory of a large body.
+func freeBody(large []byte) {
+	if large != nil {
+		usedBodies.Put(&large)
 	}
 }
 
@@ -105,11 +140,19 @@ func (x *exchange) take(r *room, size int64) bool {
 	return r.used.Add(more) <= largeBodies
 }
 
+// jsonType is the one Content-Type of answers. It is shared by all of them: nobody changes it.
+var jsonType = []string{"application/json"}
+
+// lengthIsKnown is the size up to which net/http buffers an answer, and so tells the length itself.
+const lengthIsKnown = 2048
+
 // writeJSON is the one way out for a body.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h["Content-Type"] = jsonType
+	if len(body) > lengthIsKnown {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
 	w.WriteHeader(status)
 	w.Write(body) // an error means that the client has gone
 }

@@ -11,11 +11,13 @@ import (
 // An exchange is the memory that one request needs, used again by later ones.
 type exchange struct {
 	body     []byte
+	large    []byte // what body is part of if it is large; lent
 	requests []limits.Request
 	results  []limits.Result
 	groups   []group     // of items for peers
 	owners   []ownerSeen // of items, with what was found of them
 	id       []byte      // names one limit at a time
+	moment   limits.Moment
 
 	room   *room // of which held is taken
 	held   int64
@@ -24,10 +26,11 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// release gives x back. The requests hold strings of the caller's, which are not to be kept alive; nor is a large body.
+// release gives x back. The requests hold strings of the caller's, which are not to be kept alive.
 func (x *exchange) release() {
-	if cap(x.body) > smallBody {
-		x.body = nil
+	if x.large != nil {
+		freeBody(x.large)
+		x.large, x.body = nil, nil
 	}
 	clear(x.requests)
 	clear(x.results)

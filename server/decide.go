@@ -37,10 +37,10 @@ const (
 // away, its stand-in. Items for one peer go to it together and in their order.
 func (s *Server) decide(ctx context.Context, x *exchange) {
 	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
-	x.groups, x.owners = x.groups[:0], x.owners[:0]
+	x.groups, x.owners, x.moment = x.groups[:0], x.owners[:0], limits.Moment{}
 	if s.peers == nil {
 		for i := range x.requests {
-			x.results[i] = s.count(&x.requests[i], s.owner)
+			s.count(&x.requests[i], s.owner, &x.moment, &x.results[i])
 		}
 		return
 	}
@@ -71,7 +71,7 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 			x.groupOf(p, former).add(i, r)
 			return
 		}
-		x.results[i] = s.countOwn(x.id, r, self)
+		s.countOwn(x.id, r, self, &x.moment, &x.results[i])
 		return
 	}
 	away := x.isAway(owner)
@@ -198,7 +198,7 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 		s.takeOver(ctx, x.requests, g)
 		for _, place := range g.places {
 			r := &x.requests[place]
-			x.results[place] = s.countOwn(r.AppendID(nil), r, s.name(view))
+			s.countOwn(r.AppendID(nil), r, s.name(view), new(limits.Moment), &x.results[place])
 		}
 		return
 	case standIn:
@@ -386,19 +386,17 @@ func (s *Server) name(view *peers.View) string {
 }
 
 // count counts an item here.
-func (s *Server) count(r *limits.Request, owner string) limits.Result {
-	result := s.limiter.Check(*r)
+func (s *Server) count(r *limits.Request, owner string, m *limits.Moment, result *limits.Result) {
+	s.limiter.Decide(r, m, result)
 	result.Metadata.Owner = owner
-	return result
 }
 
 // countOwn counts an item of a limit that this node owns.
-func (s *Server) countOwn(id []byte, r *limits.Request, self string) limits.Result {
-	result := s.count(r, self)
+func (s *Server) countOwn(id []byte, r *limits.Request, self string, m *limits.Moment, result *limits.Result) {
+	s.count(r, self, m, result)
 	if result.Status != limits.StatusError {
 		s.global.Changed(id, r)
 	}
-	return result
 }
 
 // countAway counts an item here that another node should count, and will hear of if it hasn't.

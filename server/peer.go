@@ -30,12 +30,13 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	x.results, x.groups = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)], x.groups[:0]
+	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
+	x.groups, x.moment = x.groups[:0], limits.Moment{}
 	s.takeOverFor(r.Context(), x, s.peers.View())
 	from := caller{r.Header.Get(peers.HeaderFrom), startOf(r)}
 	for i := range x.requests {
 		// The latest view each time: what is counted for a limit that has just been given away has to be sent after it.
-		x.results[i] = s.countFor(x, &x.requests[i], s.peers.View(), from)
+		s.countFor(x, &x.requests[i], s.peers.View(), from, &x.results[i])
 	}
 	s.metrics.countPeer(x.results)
 	x.answer = limits.AppendResults(x.answer[:0], x.results)
@@ -63,24 +64,26 @@ func startOf(r *http.Request) int64 {
 
 // countFor counts an item for another node. If it belongs to a third one, that has to hear of it; if to this one, and the
 // other wants to keep a copy, it gets the state along.
-func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller) limits.Result {
+func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller, result *limits.Result) {
 	standIn := r.Behavior&limits.StandIn != 0
 	r.Behavior &^= limits.StandIn
 	x.id = r.AppendID(x.id[:0])
 	if view != nil && view.Owner(x.id) == nil {
-		result := s.countOwn(x.id, r, "") // who asks knows whom it asked
+		s.countOwn(x.id, r, "", &x.moment, result) // who asks knows whom it asked
 		if r.Behavior&limits.Global != 0 && result.Status != limits.StatusError && from.start != 0 {
 			result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
 		}
-		return result
+		return
 	}
 	if err := s.limiter.Validate(r); err != nil {
-		return limits.Result{Error: err.Error()}
+		*result = limits.Result{Error: err.Error()}
+		return
 	}
 	if view != nil && view.WasMine(x.id) && !standIn {
-		return limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(x.id).Name(), Reason: limits.ReasonMoved}}
+		*result = limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(x.id).Name(), Reason: limits.ReasonMoved}}
+		return
 	}
-	return s.global.Count(x.id, r, true)
+	*result = s.global.Count(x.id, r, true)
 }
 
 // takeOverFor takes over the states of limits that another node asks for, where this one has become their owner.

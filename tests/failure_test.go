@@ -698,7 +698,6 @@ func TestPeerAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		const want = `200 OK
-Content-Length: 780
 Content-Type: application/json
 Weir-Protocol: 1
 Weir-Ring: 824a4ab304b71699

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
+// container may have, until ctx ends. GOGC and GOMEMLIMIT, where they are set, decide instead.
+func KeepMemory(ctx context.Context) {
+	if most := containerMemory(os.DirFS("/sys/fs/cgroup")); most > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
+	}
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	live := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for now := 0; ; {
+		runtimemetrics.Read(live)
+		if next := gcPercent(live[0].Value.Uint64()); next < now*9/10 || next > now*11/10 { // each change stops the world for a moment
+			now = next
+			debug.SetGCPercent(now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// spareMemory is what may be garbage, in a heap in which less than that is in use.
+const spareMemory = 256 << 20
+
+// gcPercent gives GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
+// that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
+func gcPercent(live uint64) int {
+	live = max(live, 1)
+	return int(100 * max(live, min(4*live, spareMemory)) / live)
+}
+
+// containerMemory gives the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if nothing says so.
+func containerMemory(cgroup fs.FS) int64 {
+	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
+		text, err := fs.ReadFile(cgroup, name)
+		if err != nil {
+			continue
+		}
+		most, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err == nil && 0 < most && most < 1<<50 { // version 1 says "no limit" by a number near 2^63
+			return most
+		}
+	}
+	return 0
+}

@@ -1,0 +1,33 @@
+package server
+
+import (
+	"testing"
+	"testing/fstest"
+)
+
+func TestGCPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 400, 1: 400, 1 << 20: 400, 64 << 20: 400, 128 << 20: 200, 256 << 20: 100, 1 << 40: 100} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("%d bytes in use: %d, want %d", live, got, want)
+		}
+	}
+}
+
+func TestContainerMemory(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		want       int64
+	}{
+		{"memory.max", "67108864\n", 64 << 20},
+		{"memory.max", "max\n", 0},
+		{"memory.max", "", 0},
+		{"memory/memory.limit_in_bytes", "134217728\n", 128 << 20},
+		{"memory/memory.limit_in_bytes", "9223372036854771712\n", 0},
+		{"something", "1\n", 0},
+	} {
+		cgroup := fstest.MapFS{test.name: {Data: []byte(test.text)}}
+		if got := containerMemory(cgroup); got != test.want {
+			t.Errorf("%s says %q: %d, want %d", test.name, test.text, got, test.want)
+		}
+	}
+}
