@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -45,16 +46,18 @@ type Options struct {
 // while a batch is on its way, and no goroutine or timer is left when nothing is.
 //
 // A batch leaves when its window is over, or when it is full or the next group doesn't fit in, but not before one of
-// Flights is free. When nothing is on its way the oldest batch leaves in any case. Batches leave in the order in which
-// their groups came; they may overtake each other under way if Flights is more than one.
+// Flights is free. When nothing is on its way the oldest batch leaves in any case. On its way out it lets those pass who
+// are ready to run, and takes in what they have; so the busier the processors are, the more travels together. Batches leave
+// in the order in which their groups came; they may overtake each other under way if Flights is more than one.
 type Batcher[Req, Res any] struct {
 	o    Options
 	size func(Req) int
 	send func([]Req) ([]Res, error)
 
 	mu      sync.Mutex        // guards the rest, and each call until it leaves
-	flights int               // calls on their way
-	waiting int               // items in line
+	flights int               // calls on their way, and those that are leaving
+	leaving int               // calls on their way out, which are the first in line
+	waiting int               // items in line, but for those that are leaving
 	line    []*call[Req, Res] // what gathers, oldest first; only the last may not be due; empty when nothing is on its way
 }
 
@@ -64,7 +67,8 @@ type call[Req, Res any] struct {
 	items []Req
 	ends  []int // where each group ends in items; a withdrawn one ends where it begins
 	bytes int
-	due   bool        // it leaves as soon as a flight is free, but takes in what fits until then
+	due   bool        // it leaves as soon as a flight is free, but takes in what fits until it has left
+	leave bool        // it is on its way out
 	timer *time.Timer // makes it due; nil if it leaves at once
 
 	done    chan struct{}
@@ -159,7 +163,9 @@ func (b *Batcher[Req, Res]) join(group []Req, bytes int) (*call[Req, Res], int, 
 	c.items = append(c.items, group...)
 	c.ends = append(c.ends, len(c.items))
 	c.bytes += bytes
-	b.waiting += len(group)
+	if !c.leave {
+		b.waiting += len(group)
+	}
 	if len(c.items) >= b.o.Items || c.bytes >= b.o.Bytes {
 		c.due = true
 	}
@@ -177,19 +183,40 @@ func (b *Batcher[Req, Res]) expire(c *call[Req, Res]) {
 
 // departLocked lets leave what may. Whoever puts a group in line, makes a call due or frees a flight calls it.
 func (b *Batcher[Req, Res]) departLocked() {
-	for len(b.line) > 0 && (b.flights == 0 || b.flights < b.o.Flights && b.line[0].due) {
-		c := b.line[0]
-		b.removeLocked(0)
-		b.waiting -= len(c.items)
+	for len(b.line) > b.leaving && (b.flights == 0 || b.flights < b.o.Flights && b.line[b.leaving].due) {
+		c := b.line[b.leaving]
+		c.leave = true
+		b.leaving++
 		b.flights++
-		go b.fly(c)
+		b.waiting -= len(c.items)
+		go b.depart(c)
 	}
+}
+
+// depart takes c out of the line and sends it, unless all that was in it has been withdrawn.
+func (b *Batcher[Req, Res]) depart(c *call[Req, Res]) {
+	runtime.Gosched()
+	b.mu.Lock()
+	at := slices.Index(b.line, c)
+	if at < 0 {
+		b.flights--
+		b.departLocked()
+		b.mu.Unlock()
+		return
+	}
+	b.removeLocked(at)
+	b.mu.Unlock()
+	b.fly(c)
 }
 
 // removeLocked takes a call out of the line.
 func (b *Batcher[Req, Res]) removeLocked(at int) {
-	if timer := b.line[at].timer; timer != nil {
-		timer.Stop()
+	c := b.line[at]
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.leave {
+		b.leaving--
 	}
 	b.line = slices.Delete(b.line, at, at+1)
 }
@@ -232,7 +259,9 @@ func (b *Batcher[Req, Res]) withdraw(c *call[Req, Res], i, bytes int) bool {
 		c.ends[j] -= to - from
 	}
 	c.bytes -= bytes
-	b.waiting -= to - from
+	if !c.leave {
+		b.waiting -= to - from
+	}
 	if len(c.items) == 0 {
 		b.removeLocked(at)
 	}

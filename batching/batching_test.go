@@ -64,7 +64,12 @@ func (b *Batcher[Req, Res]) check() error {
 	defer b.mu.Unlock()
 	sum := 0
 	for i, c := range b.line {
-		sum += len(c.items)
+		if c.leave != (i < b.leaving) {
+			return fmt.Errorf("batch %d of %d is leaving: %v; %d do", i, len(b.line), c.leave, b.leaving)
+		}
+		if !c.leave {
+			sum += len(c.items)
+		}
 		groups := 0
 		for i := range c.ends {
 			if from, to := c.span(i); to > from {
@@ -86,17 +91,17 @@ func (b *Batcher[Req, Res]) check() error {
 			return fmt.Errorf("%d groups share a batch of %d items, %d bytes", groups, len(c.items), bytes)
 		case !c.due && i < len(b.line)-1:
 			return fmt.Errorf("batch %d of %d is not due", i, len(b.line))
-		case c.due && b.flights < b.o.Flights:
+		case c.due && i >= b.leaving && b.flights < b.o.Flights:
 			return fmt.Errorf("batch %d is due and stays, with %d flights", i, b.flights)
-		case sum > b.o.Waiting && (groups > 1 || i > 0):
+		case sum > b.o.Waiting && (groups > 1 || i > b.leaving):
 			return fmt.Errorf("%d items wait", sum)
 		}
 	}
 	switch {
 	case b.waiting != sum:
 		return fmt.Errorf("%d items wait, counted as %d", sum, b.waiting)
-	case b.flights < 0 || b.flights > b.o.Flights:
-		return fmt.Errorf("%d flights", b.flights)
+	case b.leaving < 0 || b.leaving > b.flights || b.flights > b.o.Flights:
+		return fmt.Errorf("%d flights, of which %d are leaving", b.flights, b.leaving)
 	case b.flights == 0 && sum > 0:
 		return fmt.Errorf("%d items wait for nothing", sum)
 	}
@@ -1080,4 +1085,25 @@ func pass(d time.Duration) {
 	if d > 0 { // as above: no timer may be over when it is made
 		<-time.After(d)
 	}
+}
+
+// TestWhoIsReadyTravelsAlong has callers ask at the same moment, on one processor: the batch of the first takes the others.
+func TestWhoIsReadyTravelsAlong(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		batches := 0
+		b := New(Options{Window: time.Second, Items: 100, Bytes: 100, Flights: 4, Waiting: 1000}, func(int) int { return 1 },
+			func(items []int) ([]int, error) { batches++; return items, nil })
+		for i := range 50 {
+			go func() {
+				if got, err := b.Do(t.Context(), []int{i}); err != nil || got[0] != i {
+					t.Errorf("%v, %v", got, err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if batches > 3 {
+			t.Errorf("%d batches for 50 callers", batches)
+		}
+	})
 }
