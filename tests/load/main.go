@@ -51,7 +51,6 @@ func main() {
 		keys     = flag.Int("keys", 100000, "number of distinct keys")
 		keyPre   = flag.String("key-prefix", "", "key prefix (default: a fixed 31 characters, so that keys are 40 bytes)")
 		zipf     = flag.Float64("zipf", 0, "Zipf exponent of key popularity; 0 = uniform")
-		seq      = flag.Bool("seq", false, "take the keys in order instead of at random (to fill a server)")
 		behavior = flag.String("behavior", "batching", "batching | no_batching | global")
 		algo     = flag.String("algorithm", "token", "token | leaky | sliding")
 		name     = flag.String("name", "bench", "name of the limit")
@@ -94,9 +93,6 @@ func main() {
 	cfg := config{
 		shape: sh, batch: *batch, conns: *conns, threads: min(*threads, *conns), warmup: *warmup, duration: *duration,
 		rate: *rate, keys: *keys, zipf: *zipf, seed: *seed, sample: *sample,
-	}
-	if *seq {
-		cfg.zipf = -1
 	}
 	for _, b := range bases {
 		u, err := url.Parse(strings.TrimSpace(b))

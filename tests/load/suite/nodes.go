@@ -123,13 +123,38 @@ func (rs results) paperTable() table {
 		m := rs.model(s)
 		for _, n := range []int{1, 3, 10, 30, 100, 300, 1000} {
 			together, cost := m.busy(n, s.batch, processors, trip)
+			each := processors * 1e6 / cost
 			rows = append(rows, []string{count(s.batch), count(n), number(forwarded(n)), number(together), number(cost),
-				number(processors * 1e6 / cost), number(float64(n) * processors * 1e6 / cost)})
+				rough(each), rough(each * float64(n))})
 		}
 	}
 	t.text = markdown([]string{"checks per request", "nodes", "forwarded", "checks per peer request", "CPU µs/check", "checks/s a node",
 		"checks/s in all"}, rows)
 	return t
+}
+
+// globalTable has what GLOBAL limits cost if all nodes own some and are asked for some of all others: each node makes, and gets,
+// one report and one publication per interval and other node.
+func (rs results) globalTable() table {
+	const interval, slack = 0.1, 0.01
+	s := series[2]
+	t := table{name: "global", runs: s.ids()}
+	if !rs.complete(t.runs) {
+		return t
+	}
+	var rows [][]string
+	for _, n := range []int{3, 10, 100, 1000} {
+		calls := 2 * float64(n-1) / interval
+		rows = append(rows, []string{count(n), number(calls), number(calls * rs.model(s).request / 1e6), number(float64(n) / slack)})
+	}
+	t.text = markdown([]string{"nodes", "calls/s a node", "processors a node", "exact, so each hit is forwarded, are limits below"}, rows)
+	return t
+}
+
+// rough writes x with two digits: nobody has measured it.
+func rough(x float64) string {
+	unit := math.Pow(10, math.Floor(math.Log10(x))-1)
+	return count(int(math.Round(x/unit) * unit))
 }
 
 // busy gives the items per request from node to node, and the cost of a check, for a cluster that does as much as it can. Each

@@ -42,7 +42,7 @@ func plots() []plot {
 			perItems("1,000 keys", green, "one node", ", 1,000 keys"),
 			perItems("100,000 keys", blue, "one node", ""),
 		}},
-		{"load.svg", "Latency of single checks, open loop", "checks a second", "µs", []line{
+		{"load.svg", "Latency of single checks, open loop", "checks a second", "ms", []line{
 			perLoad("one node, p50", blue, "one node", false, p50),
 			perLoad("one node, p99", blue, "one node", true, p99),
 			perLoad("three nodes, p50", orange, "three nodes", false, p50),
@@ -71,7 +71,7 @@ func perItems(name, color, who, keys string) line {
 }
 
 func perLoad(name, color, who string, dashed bool, of value) line {
-	l := line{name: name, color: color, dashed: dashed, y: medians(of)}
+	l := line{name: name, color: color, dashed: dashed, y: func(rs results, id string) float64 { return rs.median(id, of) / 1000 }}
 	for _, rate := range loads {
 		l.at = append(l.at, float64(rate))
 		l.ids = append(l.ids, tableOpen+": "+openRow(who, rate))
@@ -161,7 +161,7 @@ func (s scale) at(v float64) float64 {
 // ticks are 1, 2 and 5, and so on; over wide ranges only 1, 10 ...
 func (s scale) ticks() (ticks []float64) {
 	steps := []float64{1, 2, 5}
-	if s.high/s.low > 500 {
+	if s.high/s.low > 2000 {
 		steps = steps[:1]
 	}
 	for e := math.Floor(math.Log10(s.low)); e <= math.Log10(s.high); e++ {
@@ -180,7 +180,7 @@ const (
 )
 
 func (p *plot) draw(rs results) string {
-	const width, height, left, right, top, bottom = 760, 420, 70, 150, 60, 55
+	const width, height, left, right, top, bottom = 760, 430, 70, 150, 72, 55
 	c := newCanvas(width, height, p.title)
 	var xs, ys []float64
 	for _, l := range p.lines {
@@ -255,12 +255,13 @@ var latencyRuns = []string{
 
 // drawLatencies has a row for each run, with a dot for each percentile.
 func drawLatencies(rs results) string {
-	const width, height, left, right, top, step = 760, 260, 110, 40, 80, 50
+	const width, height, left, right, top, step = 760, 275, 110, 50, 80, 54
 	c := newCanvas(width, height, "Latency of single checks at "+count(loads[0])+" a second")
 	percentiles := []struct {
-		name string
-		of   value
-	}{{"p50", p50}, {"p99", p99}, {"p99.9", p999}}
+		name  string
+		of    value
+		place float64 // of its name; one is below, since two percentiles may be close to each other
+	}{{"p50", p50, -10}, {"p99", p99, 19}, {"p99.9", p999, -10}}
 	var all []float64
 	for _, id := range latencyRuns {
 		for _, p := range percentiles {
@@ -280,7 +281,7 @@ func drawLatencies(rs results) string {
 		for _, p := range percentiles {
 			v := rs.median(id, p.of)
 			c.dot(x.at(v), y, color)
-			c.text(x.at(v), y-10, "middle", color, `font-size="11"`, p.name+" "+number(v))
+			c.text(x.at(v), y+p.place, "middle", color, `font-size="11"`, p.name+" "+number(v))
 		}
 	}
 	return c.end()

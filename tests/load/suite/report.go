@@ -121,6 +121,7 @@ func tables(rs results) []table {
 		rs.nodesTable(),
 		rs.modelTable(),
 		rs.paperTable(),
+		rs.globalTable(),
 		rs.judged(),
 	}
 }
