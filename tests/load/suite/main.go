@@ -93,8 +93,8 @@ func measureAll(o options, runs []run) error {
 				return errors.Join(ctx.Err(), fmt.Errorf("%s: %w", r.id(), err))
 			}
 			rs[r.id()] = append(rs[r.id()], f)
-			fmt.Fprintf(os.Stderr, "%d of %d, %d of %d, %s: %s µs/check, %s/s; others used %.0f %% of the machine, degraded %.1f %%\n",
-				repetition+1, o.repeat, i+1, len(runs), r.id(), number(f.CPU), number(f.Rate), 100*f.others(), 100*f.degraded())
+			fmt.Fprintf(os.Stderr, "%d/%d %d/%d %s: %s µs/check, %s/s; others used %.0f %% of the machine%s\n",
+				repetition+1, o.repeat, i+1, len(runs), r.id(), number(f.CPU), number(f.Rate), 100*f.others(), f.warning())
 		}
 	}
 	fmt.Fprintf(os.Stderr, "%d runs took %v\n", o.repeat*len(runs), time.Since(begun).Round(time.Second))

@@ -62,8 +62,15 @@ func (f *figures) roundTrip() float64 {
 	return f.Metrics["weir_peer_request_duration_seconds_sum"] / f.Metrics["weir_peer_request_duration_seconds_count"]
 }
 
-// degraded is the share of checks that somebody else than the owner decided. A machine that is too busy has some.
-func (f *figures) degraded() float64 { return f.Metrics["weir_degraded_checks_total"] / f.Checks }
+// warning says when checks were decided by somebody else than their owner, which costs less than it should. A machine that is too
+// busy has some.
+func (f *figures) warning() string {
+	share := f.Metrics["weir_degraded_checks_total"] / f.Checks
+	if share == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; DEGRADED: %.2f %%", 100*share)
+}
 
 // parse reads what the generator printed.
 func parse(line []byte) (f figures, err error) {
@@ -118,7 +125,7 @@ func (b *bench) measureLive(r run, addr string, about []string) (figures, error)
 	}
 	lowest := watchHeap(addr)
 	full, err := b.generate(5*b.seconds, about...)
-	f.Heap, f.keys = lowest(), float64(r.keys)
+	f.Heap, f.keys, f.RSS = lowest(), float64(r.keys), full.RSS
 	f.GC = full.Metrics["go_gc_cpu_seconds_total"] / full.Seconds / float64(runtime.NumCPU())
 	return f, err
 }
@@ -199,7 +206,8 @@ func (b *bench) start(r run) (*servers, error) {
 	}
 	for _, addr := range s.addrs {
 		cmd := exec.Command(b.weir)
-		cmd.Env = append(os.Environ(), "WEIR_LOG_LEVEL=error", "WEIR_LISTEN="+addr, "WEIR_CACHE_SIZE="+strconv.Itoa(r.cacheSize()))
+		cmd.Env = append(os.Environ(), "WEIR_LOG_LEVEL=error", "WEIR_LISTEN="+addr,
+			"WEIR_CACHE_SIZE="+strconv.Itoa(r.cacheSize()))
 		if r.nodes == 0 {
 			cmd = exec.Command(b.load, "-floor", addr, "-batch", strconv.Itoa(r.batch))
 		} else if r.nodes > 1 {

@@ -71,7 +71,8 @@ func perItems(name, color, who, keys string) line {
 }
 
 func perLoad(name, color, who string, dashed bool, of value) line {
-	l := line{name: name, color: color, dashed: dashed, y: func(rs results, id string) float64 { return rs.median(id, of) / 1000 }}
+	l := line{name: name, color: color, dashed: dashed}
+	l.y = func(rs results, id string) float64 { return rs.median(id, of) / 1000 }
 	for _, rate := range loads {
 		l.at = append(l.at, float64(rate))
 		l.ids = append(l.ids, tableOpen+": "+openRow(who, rate))
@@ -124,16 +125,18 @@ type canvas struct {
 
 func newCanvas(width, height float64, title string) *canvas {
 	c := &canvas{width: width, height: height}
-	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="system-ui, sans-serif" font-size="13">`+"\n",
-		width, height)
+	fmt.Fprintf(c, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" `, width, height)
+	c.WriteString(`font-family="system-ui, sans-serif" font-size="13">` + "\n")
 	fmt.Fprintf(c, "<title>%s</title>\n", html.EscapeString(title))
-	fmt.Fprintf(c, `<rect x="0.5" y="0.5" width="%g" height="%g" rx="8" fill="#ffffff" stroke="#d0d7de"/>`+"\n", width-1, height-1)
+	fmt.Fprintf(c, `<rect x="0.5" y="0.5" width="%g" height="%g" rx="8" fill="#ffffff" stroke="#d0d7de"/>`+"\n",
+		width-1, height-1)
 	c.text(20, 30, "start", "#1f2328", `font-size="16" font-weight="600"`, title)
 	return c
 }
 
 func (c *canvas) text(x, y float64, anchor, color, more, text string) {
-	fmt.Fprintf(c, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s" %s>%s</text>`+"\n", x, y, anchor, color, more, html.EscapeString(text))
+	fmt.Fprintf(c, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s" %s>%s</text>`+"\n",
+		x, y, anchor, color, more, html.EscapeString(text))
 }
 
 func (c *canvas) stroke(x1, y1, x2, y2 float64, color string) {
@@ -220,7 +223,8 @@ func (l *line) draw(c *canvas, rs results, x, y scale) {
 	if l.dashed {
 		dashes = ` stroke-dasharray="6 4"`
 	}
-	fmt.Fprintf(c, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"%s/>`+"\n", strings.Join(path, " "), l.color, dashes)
+	fmt.Fprintf(c, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"%s/>`+"\n",
+		strings.Join(path, " "), l.color, dashes)
 	for i, id := range l.ids {
 		c.dot(x.at(l.at[i]), y.at(l.y(rs, id)), l.color)
 	}

@@ -205,7 +205,8 @@ func (rs results) judged() table {
 		if !met {
 			verdict = "no"
 		}
-		rows = append(rows, []string{a.what, number(got), number(least) + " to " + number(most), sign + " " + number(a.bound), verdict})
+		rows = append(rows, []string{a.what, number(got), number(least) + " to " + number(most), sign + " " + number(a.bound),
+			verdict})
 	}
 	t.text = markdown([]string{"", "measured", "range", "aim", "met"}, rows)
 	return t

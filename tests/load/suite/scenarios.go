@@ -98,7 +98,8 @@ var loads = []int{1000, 2000, 5000, 10_000, 20_000}
 
 func openLoop() (runs []run) {
 	add := func(nodes, rate int, row string, flags ...string) {
-		runs = append(runs, run{table: tableOpen, row: openRow(row, rate), nodes: nodes, batch: 1, keys: manyKeys, rate: rate, flags: flags})
+		runs = append(runs, run{table: tableOpen, row: openRow(row, rate), nodes: nodes, batch: 1, keys: manyKeys, rate: rate,
+			flags: flags})
 	}
 	add(0, loads[0], "floor")
 	for i, rate := range loads {
