@@ -68,10 +68,10 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// measureAll makes all runs and reports on them. No server outlives it, whatever happens.
+// measureAll makes all runs and reports on them; after an error, on those that were made. No server outlives it, whatever
+// happens.
 func measureAll(o options, runs []run) error {
-	// The kernel ends the servers together with the thread that started them (see start). The main one lasts as long as this
-	// process.
+	// The kernel ends the servers together with the thread that started them (see start): this one must last.
 	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -90,7 +90,7 @@ func measureAll(o options, runs []run) error {
 		for i, r := range runs {
 			f, err := b.measure(r)
 			if err != nil {
-				return errors.Join(ctx.Err(), fmt.Errorf("%s: %w", r.id(), err))
+				return errors.Join(report("", rs), ctx.Err(), fmt.Errorf("%s: %w", r.id(), err))
 			}
 			rs[r.id()] = append(rs[r.id()], f)
 			fmt.Fprintf(os.Stderr, "%d/%d %d/%d %s: %s µs/check, %s/s; others used %.0f %% of the machine%s\n",

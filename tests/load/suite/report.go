@@ -153,13 +153,19 @@ func (rs results) table(name, corner string, columns []column) table {
 
 func (rs results) keysTable() table {
 	perKey := func(bytes value) value {
-		return func(f *figures) float64 { return bytes(f) / f.keys }
+		return func(f *figures) float64 {
+			if f.keys < manyKeys { // it would be the program itself
+				return math.NaN()
+			}
+			return bytes(f) / f.keys
+		}
 	}
 	rss := func(f *figures) float64 { return f.RSS[0] * (1 << 20) }
 	return rs.table(tableKeys, "live keys", []column{
 		{"RSS MiB", func(f *figures) float64 { return f.RSS[0] }}, {"RSS B/key", perKey(rss)},
 		{"heap B/key", perKey(func(f *figures) float64 { return f.Heap })},
 		{"GC, % of CPU", func(f *figures) float64 { return 100 * f.GC }},
+		{"processors at 2,000/s", func(f *figures) float64 { return f.CPU * f.Rate / 1e6 }},
 		{"p50 µs", p50}, {"p99 µs", p99}, {"p99.9 µs", p999},
 	})
 }
