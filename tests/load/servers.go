@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // fill asks the first server for each key once, one request after the other.
@@ -40,22 +41,38 @@ func fill(cfg *config) error {
 	return nil
 }
 
-// countersOf reads the counters of all servers, and adds up those of one name, whatever their labels and server.
+// countersOf reads the counters of all servers, and adds up those of one name, whatever their labels and server. It asks all
+// at once, since they count on meanwhile.
 func countersOf(urls []string) map[string]float64 {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
 	sums := map[string]float64{}
 	for _, u := range urls {
-		at, err := url.Parse(u)
-		if err != nil {
-			fatal("%v", err)
-		}
-		resp, err := http.Get("http://" + at.Host + "/metrics")
-		if err != nil {
-			fatal("%v", err)
-		}
-		addCounters(sums, resp.Body)
-		resp.Body.Close()
+		wg.Go(func() {
+			text, err := metricsOf(u)
+			if err != nil {
+				fatal("%v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			addCounters(sums, bytes.NewReader(text))
+		})
 	}
+	wg.Wait()
 	return sums
+}
+
+func metricsOf(rawURL string) ([]byte, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.Get("http://" + u.Host + "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
 }
 
 func addCounters(sums map[string]float64, text io.Reader) {

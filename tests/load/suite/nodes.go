@@ -75,12 +75,13 @@ func (rs results) nodesTable() table {
 	t := table{name: tableNodes}
 	var rows [][]string
 	for _, s := range series {
-		if t.runs = append(t.runs, s.ids()...); !rs.complete(s.ids()) {
-			continue
-		}
+		t.runs = append(t.runs, s.ids()...)
 		m := rs.model(s)
 		for _, n := range clusters {
 			id := s.id(n)
+			if len(rs[id]) == 0 {
+				continue
+			}
 			each, trip := rs.median(id, rate)/float64(n), rs.median(id, (*figures).roundTrip)
 			together := rs.median(id, (*figures).shared)
 			rows = append(rows, []string{s.row(n), number(rs.median(id, rate)), number(rs.median(id, (*figures).forwarded)),
