@@ -80,7 +80,7 @@ type loop struct {
 }
 
 func newLoop(cfg *config, clk *clock, id int) (*loop, error) {
-	l := &loop{cfg: cfg, clk: clk, keys: newKeyChooser(cfg, id, cfg.threads)}
+	l := &loop{cfg: cfg, clk: clk, keys: newKeyChooser(cfg, id)}
 	var err error
 	if l.ep, err = syscall.EpollCreate1(0); err != nil {
 		return nil, err

@@ -12,33 +12,22 @@ import (
 // are built once and only these digits change.
 const keyDigits = 9
 
-// keyChooser yields key numbers: uniform, Zipf of any exponent > 0, or in order.
+// keyChooser yields key numbers: uniform, or Zipf of any exponent > 0.
 type keyChooser struct {
 	rng   *rand.PCG
 	n     uint64
 	table []uint32 // Zipf: pre-drawn key numbers
-	seq   bool
-	next  uint64
-	step  uint64
 }
 
-func newKeyChooser(cfg *config, worker, workers int) *keyChooser {
+func newKeyChooser(cfg *config, worker int) *keyChooser {
 	k := &keyChooser{rng: rand.NewPCG(cfg.seed, uint64(worker)+1), n: uint64(cfg.keys)}
-	switch {
-	case cfg.zipf < 0:
-		k.seq, k.next, k.step = true, uint64(worker), uint64(workers)
-	case cfg.zipf > 0:
+	if cfg.zipf > 0 {
 		k.table = zipfTable(cfg.keys, cfg.zipf, cfg.seed)
 	}
 	return k
 }
 
 func (k *keyChooser) pick() uint64 {
-	if k.seq {
-		v := k.next % k.n
-		k.next += k.step
-		return v
-	}
 	r := k.rng.Uint64()
 	if k.table != nil {
 		return uint64(k.table[r&uint64(len(k.table)-1)])

@@ -51,7 +51,6 @@ func main() {
 		keys     = flag.Int("keys", 100000, "number of distinct keys")
 		keyPre   = flag.String("key-prefix", "", "key prefix (default: a fixed 31 characters, so that keys are 40 bytes)")
 		zipf     = flag.Float64("zipf", 0, "Zipf exponent of key popularity; 0 = uniform")
-		seq      = flag.Bool("seq", false, "take the keys in order instead of at random (to fill a server)")
 		behavior = flag.String("behavior", "batching", "batching | no_batching | global")
 		algo     = flag.String("algorithm", "token", "token | leaky | sliding")
 		name     = flag.String("name", "bench", "name of the limit")
@@ -67,6 +66,8 @@ func main() {
 		pidsF    = flag.String("pids", "", "comma-separated process ids of the servers, for CPU time and memory")
 		sample   = flag.Int("sample", 2000, "decode every n-th answer fully with encoding/json (0 = never)")
 		floor    = flag.String("floor", "", "serve the floor at this address instead, with answers to -batch checks")
+		fillOnly = flag.Bool("fill", false, "ask for each of the -keys once, 1,000 in a request, print nothing and end")
+		counters = flag.Bool("metrics", false, "add what the counters on the servers' /metrics grew by")
 		label    = flag.String("label", "", "free text copied to the output")
 	)
 	flag.Parse()
@@ -93,9 +94,6 @@ func main() {
 		shape: sh, batch: *batch, conns: *conns, threads: min(*threads, *conns), warmup: *warmup, duration: *duration,
 		rate: *rate, keys: *keys, zipf: *zipf, seed: *seed, sample: *sample,
 	}
-	if *seq {
-		cfg.zipf = -1
-	}
 	for _, b := range bases {
 		u, err := url.Parse(strings.TrimSpace(b))
 		if err != nil || u.Host == "" {
@@ -111,6 +109,13 @@ func main() {
 		fatal("%v", err)
 	}
 
+	if *fillOnly {
+		if err := fill(&cfg); err != nil {
+			fatal("%v", err)
+		}
+		return
+	}
+
 	// One thread per loop, one to spare for the runtime.
 	runtime.GOMAXPROCS(min(runtime.NumCPU(), cfg.threads+1))
 
@@ -118,8 +123,19 @@ func main() {
 	var srv0, srv1 []procUsage
 	var own0, own1 time.Duration
 	var mach0, mach1 machineUsage
-	clk.onStart = func() { srv0, own0, mach0 = usageOf(pids), ownCPU(), machine() }
-	clk.onEnd = func() { srv1, own1, mach1 = usageOf(pids), ownCPU(), machine() }
+	var counted0, counted1 map[string]float64
+	clk.onStart = func() {
+		srv0, own0, mach0 = usageOf(pids), ownCPU(), machine()
+		if *counters {
+			counted0 = countersOf(cfg.urls)
+		}
+	}
+	clk.onEnd = func() {
+		srv1, own1, mach1 = usageOf(pids), ownCPU(), machine()
+		if *counters {
+			counted1 = countersOf(cfg.urls)
+		}
+	}
 	st, err := runHTTP1(&cfg, clk)
 	if err != nil {
 		fatal("%v", err)
@@ -137,7 +153,7 @@ func main() {
 		Errors: st.errors, FirstError: st.firstError, OverLimit: st.overLimit,
 		Admitted: int64(st.checks) - int64(st.overLimit), Sampled: st.sampled,
 		BytesOut: st.bytesOut, BytesIn: st.bytesIn,
-		GenCPUSeconds: round((own1 - own0).Seconds(), 3),
+		GenCPUSeconds: round((own1 - own0).Seconds(), 3), Metrics: growth(counted0, counted1),
 	}
 	if st.requests > 0 {
 		out.GenCPUPerReq = round((own1-own0).Seconds()*1e6/float64(st.requests), 3)
@@ -201,6 +217,8 @@ type result struct {
 	ServerRSSMiB      []float64 `json:"server_rss_mib,omitempty"`
 	OtherCPU          float64   `json:"other_cpu_s,omitempty"`
 	Steal             float64   `json:"steal_s"`
+
+	Metrics map[string]float64 `json:"metrics,omitempty"`
 }
 
 // stats is what one worker counts; only requests answered inside the measured
