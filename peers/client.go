@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -236,13 +237,11 @@ var errNoConnection = errors.New("no connection")
 func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, error) {
 	connected := false
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
-	req, err := http.NewRequestWithContext(traced, http.MethodPost, p.set.options.scheme()+p.name+path, bytes.NewReader(message))
-	if err != nil {
-		return nil, err
+	req := http.Request{ // without GetBody, by which net/http would repeat more than is safe
+		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path}, Header: *p.set.headers.Load(),
+		Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
 	}
-	req.GetBody = nil // net/http would repeat more than is safe
-	req.Header = *p.set.headers.Load()
-	resp, err := p.rt.RoundTrip(req)
+	resp, err := p.rt.RoundTrip(req.WithContext(traced))
 	if err != nil {
 		if !connected {
 			err = fmt.Errorf("%w: %w", errNoConnection, err)

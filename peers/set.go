@@ -37,9 +37,9 @@ type Options struct {
 
 func (o *Options) scheme() string {
 	if o.TLS != nil {
-		return "https://"
+		return "https"
 	}
-	return "http://"
+	return "http"
 }
 
 // A Set is the nodes of a cluster, as this node sees it. It is safe for concurrent use.
