@@ -127,20 +127,24 @@ func (l *Limiter) lock(id []byte) (s *shard, now int64) {
 	return s, s.read(l.now)
 }
 
-// sweepEvery is the time in which Run looks at every shard once.
-const sweepEvery = 4 * time.Second
+// sweepEvery is the time in which Run looks at every shard once; sweepAtOnce, how many it looks at before it lets others run:
+// what takes longer than a few milliseconds would keep requests waiting for a processor.
+const (
+	sweepEvery  = 4 * time.Second
+	sweepAtOnce = 16
+)
 
 // Run sweeps at intervals until ctx ends.
 func (l *Limiter) Run(ctx context.Context) {
-	const parts = 4 // spread over the time, so that the work comes in small portions
-	tick := time.NewTicker(sweepEvery / parts)
+	parts := (len(l.shards)-1)/sweepAtOnce + 1
+	tick := time.NewTicker(sweepEvery / time.Duration(parts))
 	defer tick.Stop()
 	for part := 0; ; part = (part + 1) % parts {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			l.sweep(l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts])
+			l.sweep(l.shards[part*sweepAtOnce : min((part+1)*sweepAtOnce, len(l.shards))])
 		}
 	}
 }

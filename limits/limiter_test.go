@@ -697,3 +697,24 @@ func TestMomentsOfManyGoroutines(t *testing.T) {
 		}
 	}
 }
+
+// TestRunForgetsEverywhere: what is whole again has gone within five seconds, in however many parts the states are.
+func TestRunForgetsEverywhere(t *testing.T) {
+	for _, size := range []int{1, 10_000, 15_000, 40_000, 100_000} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limits.New(size, time.Now)
+			flood(l, "key", size/2+1, 1)
+			held := l.Stats().Entries
+			var running sync.WaitGroup
+			ctx, stop := context.WithCancel(t.Context())
+			running.Go(func() { l.Run(ctx) })
+			<-time.After(65 * time.Second)
+			synctest.Wait()
+			if s := l.Stats(); s.Entries != 0 || held == 0 || s.Expired != uint64(held) {
+				t.Errorf("size %d: of %d entries %d are held: %+v", size, held, s.Entries, s)
+			}
+			stop()
+			running.Wait()
+		})
+	}
+}
