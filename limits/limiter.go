@@ -13,9 +13,9 @@ import (
 // A Limiter keeps the states of many limits and decides on them. It is safe for concurrent use: requests for one limit
 // are decided one after the other, each exactly; requests for different limits hardly ever wait for each other.
 //
-// It holds a bounded number of states. When it is full it forgets limits that are whole, which loses nothing; then the
-// least recently used, which start anew when they are asked for again; and last those with nothing left, so that a flood
-// of new keys doesn't free who is blocked. [Limiter.Stats] counts all of it.
+// It holds a bounded number of states. When it is full it forgets limits that are whole, which loses nothing; then those
+// that have not been used for long, which start anew when they are asked for again; and last those with nothing left, so that
+// a flood of new keys doesn't free who is blocked. [Limiter.Stats] counts all of it.
 type Limiter struct {
 	now    func() time.Time
 	zones  *zones

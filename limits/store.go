@@ -6,12 +6,13 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// A store holds the states of one shard, in the order in which they were used last, more or less: one that is among the
-// newest is left where it is, since bringing it to the front would touch the memory of three others.
+// A store holds the states of one shard, in the order in which they were used last, more or less: one in the newer half is
+// left where it is, since bringing it to the front would touch the memory of three others. So what is the oldest in a full
+// store has not been used for half of it.
 type store struct {
 	lru   simplelru.LRU[string, *record] // not a pointer, which would be one more to follow
 	moves uint32                         // how often something came to the front
-	near  uint32                         // so many may have come to the front since, and a record still counts as one of the newest
+	near  uint32                         // so many may have come to the front since, and a record still counts as new
 }
 
 // A record is a state with its id, whose bytes follow it. It is one object without pointers, which the garbage collector
