@@ -150,7 +150,7 @@ func serve(c config, log zerolog.Logger) error {
 	defer loops.Wait()
 	defer stopLoops()
 
-	loops.Go(func() { server.KeepMemory(ctx) })
+	loops.Go(func() { server.KeepMemory(ctx, int(c.CacheSize), log) })
 	files, err := c.loadTLS()
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ var usedBodies sync.Pool
 
 // readBody reads the whole body into x, or answers why it can't and gives false.
 func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64, room *room) bool {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+	if encoding := r.Header["Content-Encoding"]; len(encoding) > 0 && encoding[0] != "" && encoding[0] != "identity" {
 		w.Header().Set("Accept-Encoding", "identity")
 		s.fail(w, r, http.StatusUnsupportedMediaType, "encoding", "send the body as it is, without Content-Encoding")
 		return false

@@ -9,13 +9,21 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
-// container may have, until ctx ends. GOGC and GOMEMLIMIT, where they are set, decide instead.
-func KeepMemory(ctx context.Context) {
-	if most := containerMemory(os.DirFS("/sys/fs/cgroup")); most > 0 && os.Getenv("GOMEMLIMIT") == "" {
+// container may have, until ctx ends. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits
+// that may be remembered, are more than the container has memory for.
+func KeepMemory(ctx context.Context, states int, log zerolog.Logger) {
+	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
+	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
+	}
+	if need := memoryFor(states); most > 0 && need > most {
+		log.Warn().Int64("container_mb", most>>20).Int64("needed_mb", need>>20).
+			Msg("WEIR_CACHE_SIZE allows for more limits than this container has memory for: it may be killed when it has to remember as many")
 	}
 	if os.Getenv("GOGC") != "" {
 		return
@@ -45,6 +53,12 @@ const spareMemory = 256 << 20
 func gcPercent(live uint64) int {
 	live = max(live, 1)
 	return int(100 * max(live, min(4*live, spareMemory)) / live)
+}
+
+// memoryFor gives about the bytes that a node with so many limits takes.
+func memoryFor(states int) int64 {
+	const perState, rest = 300, 50 << 20 // with keys of 40 to 90 bytes
+	return rest + perState*int64(states)
 }
 
 // containerMemory gives the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if nothing says so.
