@@ -217,23 +217,33 @@ func serve(c config, log zerolog.Logger) error {
 	return nil
 }
 
+// handOverPatience is how long a node that stops tries to hand over while nobody takes anything: somebody may only be busy.
+const handOverPatience = 2 * time.Second
+
 // handOver tells the owners what this node has counted for them, and gives them the limits that they take over. It tries
 // again as long as there is time and somebody takes something.
 func handOver(ctx context.Context, syncer *global.Syncer, log zerolog.Logger) {
 	if syncer == nil {
 		return
 	}
-	for left := math.MaxInt; ; {
+	left, since := math.MaxInt, time.Now()
+	for {
 		err := syncer.Sync(ctx)
-		pending := syncer.Pending()
 		if err == nil {
 			return
 		}
-		if ctx.Err() != nil || pending >= left {
+		pending := syncer.Pending()
+		if pending < left {
+			left, since = pending, time.Now()
+		}
+		if ctx.Err() != nil || time.Since(since) > handOverPatience {
 			log.Warn().Err(err).Int("limits", pending).Msg("not all that this node has counted could be handed over")
 			return
 		}
-		left = pending
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 

@@ -20,11 +20,11 @@ type owner struct {
 	answered atomic.Int64 // when it last said something, by Clock
 	due      atomic.Bool  // a report is to go early
 
-	sending sync.Mutex // held while a report is on its way: there is one at a time
-	seq     int64      // of the last report; guarded by sending
-	report  []frozen   // the one that is not acknowledged; guarded by sending
-	failed  bool       // it has been sent before; guarded by sending
-	handed  string     // the ring for which it has heard that it has everything; guarded by sending
+	sending turn     // taken while a report is on its way: there is one at a time
+	seq     int64    // of the last report; guarded by sending
+	report  []frozen // the one that is not acknowledged; guarded by sending
+	failed  bool     // it has been sent before; guarded by sending
+	handed  string   // the ring for which it has heard that it has everything; guarded by sending
 
 	mu       sync.Mutex    // guards all below; may be locked while a shard is, not the other way round
 	line     []string      // limits with something gathered
@@ -35,6 +35,33 @@ type owner struct {
 	since    time.Duration // no debt is older, by Clock; of no meaning while there is none
 	gone     bool          // the node has left, and nothing must stand in line here
 }
+
+// A turn is a lock for which one need not wait longer than one likes.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+// try takes the turn unless somebody has it.
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// take waits for the turn, or gives ctx's error.
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) leave() { <-t }
 
 // A frozen is one debt in a report, or one state that moves.
 type frozen struct {
@@ -60,7 +87,7 @@ func (s *Syncer) owner(name string) *owner {
 	if o, ok := s.owners.Load(name); ok {
 		return o.(*owner)
 	}
-	o, _ := s.owners.LoadOrStore(name, &owner{name: name})
+	o, _ := s.owners.LoadOrStore(name, &owner{name: name, sending: newTurn()})
 	return o.(*owner)
 }
 
@@ -174,8 +201,8 @@ func (s *Syncer) putFirst(o *owner, line []string) {
 
 // tryReport reports unless a report is on its way.
 func (s *Syncer) tryReport(ctx context.Context, o *owner) {
-	if o.sending.TryLock() {
-		defer o.sending.Unlock()
+	if o.sending.try() {
+		defer o.sending.leave()
 		s.report(ctx, o)
 	}
 }

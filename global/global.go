@@ -153,18 +153,20 @@ func (s *Syncer) Sync(ctx context.Context) error {
 	var calls sync.WaitGroup
 	var first sync.Once
 	var err error
-	if err := ctx.Err(); err != nil {
+	if err := s.moves.scanning.take(ctx); err != nil {
 		return err
 	}
-	s.moves.scanning.Lock()
 	s.noticeRing(true)
-	s.moves.scanning.Unlock()
+	s.moves.scanning.leave()
 	s.tryReport(ctx, s.owner(nobody))
 	s.eachOwner(func(o *owner) {
 		calls.Go(func() {
-			o.sending.Lock()
-			defer o.sending.Unlock()
-			if failed := s.report(ctx, o); failed != nil {
+			failed := o.sending.take(ctx)
+			if failed == nil {
+				failed = s.report(ctx, o)
+				o.sending.leave()
+			}
+			if failed != nil {
 				first.Do(func() { err = failed })
 			}
 		})

@@ -13,11 +13,11 @@ import (
 // moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with its
 // reports; the new one asks for what it needs at once. So it may be told twice of a state, and tells by the number.
 type moves struct {
-	scanning sync.Mutex   // held while limits that belong elsewhere are looked for, which takes a second for a million
+	scanning turn         // taken while limits that belong elsewhere are looked for, which takes a second for a million
 	leaving  atomic.Bool  // this node is not part of the ring
 	began    atomic.Int64 // when the ring changed last, by Clock
 
-	mu    sync.Mutex      // guards all below; may be locked while scanning is, not the other way round
+	mu    sync.Mutex      // guards all below; may be locked while scanning is taken, not the other way round
 	ring  string          // that limits were looked for last
 	again []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
 	given map[string]given
@@ -39,7 +39,7 @@ type takenID struct{ start, take int64 }
 const maxTaken = 100_000
 
 func (m *moves) init() {
-	m.given = map[string]given{}
+	m.scanning, m.given = newTurn(), map[string]given{}
 	m.taken, _ = simplelru.NewLRU[takenID, struct{}](maxTaken, nil)
 }
 
@@ -57,14 +57,12 @@ func (s *Syncer) noticeRing(anyway bool) {
 		return
 	}
 	s.moves.leaving.Store(len(others) == s.cluster.Nodes())
-	ids := s.limiter.Find(func(id []byte) bool {
+	elsewhere := s.limiter.Find(func(id []byte) (node string, ok bool) {
 		node, known := s.cluster.Owner(id)
-		return known && node != nobody
+		return node, known && node != nobody
 	})
-	for _, id := range ids {
-		if node, known := s.cluster.Owner(bytesOf(id)); known && node != nobody {
-			s.owner(node).change(func(o *owner) { o.moving = append(o.moving, id) })
-		}
+	for node, ids := range elsewhere {
+		s.owner(node).change(func(o *owner) { o.moving = append(o.moving, ids...) })
 	}
 	for _, node := range others {
 		s.owner(node).change(func(o *owner) { o.toHand = ring })
@@ -94,8 +92,8 @@ func (s *Syncer) mayLook(ring string, anyway bool) bool {
 
 // tryNoticeRing does that unless somebody is at it.
 func (s *Syncer) tryNoticeRing() {
-	if s.moves.scanning.TryLock() {
-		defer s.moves.scanning.Unlock()
+	if s.moves.scanning.try() {
+		defer s.moves.scanning.leave()
 		s.noticeRing(false)
 	}
 }

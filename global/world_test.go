@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"weir/limits"
 )
 
@@ -242,12 +240,12 @@ func (w *world) deliver(random *rand.Rand) {
 
 // copied gives what arrives of a message.
 func copied[Message any](w *world, m *Message) *Message {
-	text, err := json.Marshal(m)
+	text, err := limits.Marshal(m)
 	if err != nil {
 		w.t.Errorf("%+v: %v", m, err)
 	}
 	arrived := new(Message)
-	if err := json.Unmarshal(text, arrived); err != nil {
+	if err := limits.Unmarshal(text, arrived); err != nil {
 		w.t.Errorf("%s: %v", text, err)
 	}
 	return arrived

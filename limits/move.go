@@ -6,28 +6,32 @@ import (
 	"unsafe"
 )
 
-// Find gives the ids of the limits for which match is true, those that are whole again latest first. match gets ids that
-// belong to it only as long as it runs, and must not use the Limiter: a lock is held.
-func (l *Limiter) Find(match func(id []byte) bool) (ids []string) {
+// Find gives the ids of the limits for which where is true, by what it says of them, those that are whole again latest first.
+// where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
+func (l *Limiter) Find(where func(id []byte) (place string, ok bool)) map[string][]string {
 	type found struct {
 		id     string
 		expiry int64
 	}
-	var all []found
+	places := map[string][]found{}
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		for _, held := range s.states.all() {
-			if id := held.id(); match(unsafe.Slice(unsafe.StringData(id), len(id))) {
-				all = append(all, found{id, held.expiry()})
+			id := held.id()
+			if place, ok := where(unsafe.Slice(unsafe.StringData(id), len(id))); ok {
+				places[place] = append(places[place], found{id, held.expiry()})
 			}
 		}
 		s.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.expiry, a.expiry) })
-	ids = make([]string, len(all))
-	for i := range all {
-		ids[i] = all[i].id
+	ids := make(map[string][]string, len(places))
+	for place, all := range places {
+		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.expiry, a.expiry) })
+		ids[place] = make([]string, len(all))
+		for i := range all {
+			ids[place][i] = all[i].id
+		}
 	}
 	return ids
 }

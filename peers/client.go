@@ -191,10 +191,10 @@ func (p *Peer) conclude(err error) {
 	}
 }
 
-// deliver sends a message and gives the answer, in the time that a call may take. It is repeated where it surely was not
+// deliver sends a message and gives the answer, in the time that the call may take. It is repeated where it surely was not
 // processed, and only there: counting twice is worse than not knowing.
-func (p *Peer) deliver(ctx context.Context, path string, message []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.set.options.Timeout)
+func (p *Peer) deliver(ctx context.Context, path string, message []byte, within time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
 		if p.gone.Load() {
@@ -212,7 +212,7 @@ func (p *Peer) deliver(ctx context.Context, path string, message []byte) ([]byte
 // call has a group counted.
 func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	start := time.Now()
-	answer, err := p.deliver(ctx, BatchPath, limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group))
+	answer, err := p.deliver(ctx, BatchPath, limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group), p.set.options.Timeout)
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
 		p.stats.batch.Update(float64(len(group)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"weir/limits"
 )
@@ -105,7 +106,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 	if err != nil {
 		return err
 	}
-	text, err := p.deliver(ctx, path, body)
+	text, err := p.deliver(ctx, path, body, p.patience(message))
 	var status statusError
 	if errors.As(err, &status) && status == http.StatusNotFound {
 		return ErrRefused // a node of an older version
@@ -119,4 +120,13 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 		return ErrBroken
 	}
 	return nil
+}
+
+// patience is the time that a call with a message may take. For states that move it is more: nobody waits for them, they keep
+// the peer busy while it has much else to do, and whoever has to send them again comes to no end.
+func (p *Peer) patience(message any) time.Duration {
+	if r, ok := message.(*limits.Report); ok && len(r.States) > 0 {
+		return 4 * p.set.options.Timeout
+	}
+	return p.set.options.Timeout
 }
