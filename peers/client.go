@@ -229,6 +229,16 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	return results, nil
 }
 
+// Listen hears what the peer says of itself: whether it leaves, or is there in another life.
+func (p *Peer) Listen(ctx context.Context) {
+	if p.health.down.Load() {
+		return
+	}
+	if _, err := p.call(ctx, nil); !errors.Is(ctx.Err(), context.Canceled) {
+		p.conclude(err)
+	}
+}
+
 // errNoConnection marks that a request had no connection to go out on.
 var errNoConnection = errors.New("no connection")
 
@@ -241,7 +251,7 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 		return nil, err
 	}
 	req.GetBody = nil // net/http would repeat more than is safe
-	req.Header = *p.set.headers.Load()
+	req.Header = p.set.View().header
 	resp, err := p.rt.RoundTrip(req)
 	if err != nil {
 		if !connected {
