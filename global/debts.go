@@ -26,7 +26,7 @@ type owner struct {
 	failed  bool     // it has been sent before; guarded by sending
 	handed  string   // the ring for which it has heard that it has everything; guarded by sending
 
-	mu       sync.Mutex    // guards all below; may be locked while a shard is, not the other way round
+	mu       sync.Mutex    // guards all below; may be locked while a shard or moves is, not the other way round
 	line     []string      // limits with something gathered
 	reported int           // the length of report
 	moving   []string      // limits that belong to the node by now; it may have got some already
@@ -241,6 +241,8 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 
 // toHand gives the ring for which o has everything with the present report.
 func (s *Syncer) toHand(o *owner, full bool) string {
+	s.moves.mu.Lock() // what is being given stands in line then
+	defer s.moves.mu.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if full || len(o.moving)+len(o.given) > 0 {

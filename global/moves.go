@@ -122,6 +122,10 @@ func (s *Syncer) lookAgain() {
 func (s *Syncer) give(id, node string) (g given, fresh, ok bool) {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
+	return s.giveLocked(id, node)
+}
+
+func (s *Syncer) giveLocked(id, node string) (g given, fresh, ok bool) {
 	if g, ok := s.moves.given[id]; ok {
 		return g, false, g.node == node
 	}
@@ -146,7 +150,20 @@ func (s *Syncer) Give(node string, names []limits.Name) *limits.States {
 			s.giveOne(&answer.States[i], n.AppendID(nil), node)
 		}
 	}
+	s.hearSoon(node)
 	return answer
+}
+
+// hearSoon has the report with what a node was given go at once. Until it is acknowledged nobody knows who counts that, and should
+// the node leave both do.
+func (s *Syncer) hearSoon(node string) {
+	o := s.owner(node)
+	o.mu.Lock()
+	waits := len(o.given) > 0
+	o.mu.Unlock()
+	if waits {
+		s.reportSoon(o)
+	}
 }
 
 func (s *Syncer) giveOne(n *limits.Named, id []byte, node string) {
@@ -154,15 +171,23 @@ func (s *Syncer) giveOne(n *limits.Named, id []byte, node string) {
 		return
 	}
 	key := string(id)
-	g, fresh, ok := s.give(key, node)
-	if !ok {
-		return
+	g, lined, ok := s.giveInLine(key, node)
+	switch {
+	case !ok:
+	case !lined: // the node has left meanwhile
+		s.keep(key)
+	default:
+		s.describe(n, key, g)
 	}
-	if fresh && !s.owner(node).change(func(o *owner) { o.given = append(o.given, key) }) {
-		s.keep(key) // the node has left meanwhile
-		return
-	}
-	s.describe(n, key, g)
+}
+
+// giveInLine gives a limit's state, and says whether it stands in line for the node, too. Nobody sees it neither here nor there.
+func (s *Syncer) giveInLine(id, node string) (g given, lined, ok bool) {
+	s.moves.mu.Lock()
+	defer s.moves.mu.Unlock()
+	g, fresh, ok := s.giveLocked(id, node)
+	lined = !fresh || s.owner(node).change(func(o *owner) { o.given = append(o.given, id) })
+	return g, lined, ok
 }
 
 // describe makes n tell of a state that is given.

@@ -309,3 +309,23 @@ func TestAskedByWhoLeft(t *testing.T) {
 		t.Errorf("%d are counted, want 7", got)
 	}
 }
+
+// TestGivenIsReportedSoon: the report that says what a node was given, because it asked, is due at once.
+func TestGivenIsReportedSoon(t *testing.T) {
+	m := newMover(t, rand.New(rand.NewPCG(13, 14)), 1, limits.TokenBucket)
+	r := m.keys[0]
+	r.Limit, r.Hits = 100, 7
+	a, b := m.nodes[0], m.nodes[1]
+	m.move(r, a)
+	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}
+	m.move(r, b)
+	if a.sync.Give(b.name, ask); a.sync.owner(b.name).due.Load() {
+		t.Error("a report is due, of nothing")
+	}
+	m.move(r, a)
+	m.hit(a, r)
+	m.move(r, b)
+	if a.sync.Give(b.name, ask); !a.sync.owner(b.name).due.Load() {
+		t.Error("no report is due")
+	}
+}

@@ -230,6 +230,16 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	return results, nil
 }
 
+// Listen hears what the peer says of itself: whether it leaves, or is there in another life.
+func (p *Peer) Listen(ctx context.Context) {
+	if p.health.down.Load() {
+		return
+	}
+	if _, err := p.call(ctx, nil); !errors.Is(ctx.Err(), context.Canceled) {
+		p.conclude(err)
+	}
+}
+
 // errNoConnection marks that a request had no connection to go out on.
 var errNoConnection = errors.New("no connection")
 
@@ -238,7 +248,7 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 	connected := false
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
 	req := http.Request{ // without GetBody, by which net/http would repeat more than is safe
-		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path}, Header: *p.set.headers.Load(),
+		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path}, Header: p.set.View().header,
 		Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
 	}
 	resp, err := p.rt.RoundTrip(req.WithContext(traced))

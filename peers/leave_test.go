@@ -3,6 +3,7 @@ package peers
 import (
 	"fmt"
 	"net/http"
+	"runtime"
 	"testing"
 	"testing/synctest"
 
@@ -75,16 +76,25 @@ func TestFormer(t *testing.T) {
 		if p := s.View().Former(mine); p != nil || s.named("c:1") != nil {
 			t.Errorf("asked is %v, after half a minute", p)
 		}
-
-		s.Update("a:1", list("a:1", "b:1", "c:1"))
-		if v := s.View(); !v.WasMine(mine) || v.WasMine(moved(t, two, "b:1", three, "c:1")) {
-			t.Error("it doesn't know what it has given away")
-		}
-		pass(formerFor + 1)
-		if s.View().WasMine(mine) {
-			t.Error("it is asked for what it gave away long ago")
-		}
 	})
+}
+
+// TestFormerOfTwoChanges has the list change again before what moved with the first change has been handed over: that is still
+// asked for where it is.
+func TestFormerOfTwoChanges(t *testing.T) {
+	s := still(t)
+	two, three := ring.New([]string{"a:1", "b:1"}), ring.New([]string{"a:1", "b:1", "c:1"})
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	fresh := moved(t, three.Without("a:1"), "b:1", three, "a:1") // and stays
+	s.Update("a:1", list("a:1", "b:1"))
+	if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
+		t.Errorf("asked is %v", p)
+	}
+	s.Handed("b:1", two.Fingerprint())
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	if p := s.View().Former(fresh); p != nil {
+		t.Errorf("asked is %s, who had handed over all", p.Name())
+	}
 }
 
 // TestHandedForAnEarlierRing has a node hand over everything, and the ring change and become what it was.
@@ -123,10 +133,38 @@ func TestOutsiderKnowsItsName(t *testing.T) {
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	s.Update("", list("b:1", "c:1"))
 	id := moved(t, three, "a:1", two, "b:1")
-	if v := s.View(); v.Self() != "" || !v.WasMine(id) || v.Owner(id).Name() != "b:1" {
-		t.Errorf("self %q, was mine: %v", v.Self(), v.WasMine(id))
+	if v := s.View(); v.Self() != "" || v.Owner(id).Name() != "b:1" {
+		t.Errorf("self %q, asks %s", v.Self(), v.Owner(id).Name())
 	}
-	if from := s.headers.Load().Get(HeaderFrom); from != "a:1" {
+	if from := s.View().header.Get(HeaderFrom); from != "a:1" {
 		t.Errorf("it calls as %q", from)
+	}
+}
+
+// TestHold has the list change while somebody counts by the present one: it does so afterwards.
+func TestHold(t *testing.T) {
+	s := still(t)
+	s.Update("a:1", list("a:1", "b:1"))
+	held := s.Hold()
+	changed := make(chan struct{})
+	go func() {
+		s.Update("a:1", list("a:1"))
+		close(changed)
+	}()
+	for s.holding.TryRLock() { // until somebody waits for it
+		s.holding.RUnlock()
+		select {
+		case <-changed:
+			t.Fatal("it has changed")
+		default:
+			runtime.Gosched()
+		}
+	}
+	if s.View() != held {
+		t.Error("it is another one")
+	}
+	s.Release()
+	if <-changed; s.View() == held {
+		t.Error("it has not changed")
 	}
 }

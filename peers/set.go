@@ -48,8 +48,8 @@ type Set struct {
 	start   int64
 	loud    zerolog.Logger // for what must be seen, but not a thousand times a second
 	view    atomic.Pointer[View]
-	headers atomic.Pointer[http.Header] // of calls
-	ctx     context.Context             // ends with Close
+	holding sync.RWMutex    // held for writing while the view changes
+	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
 	mu      sync.Mutex // guards all below, and the order of updates and new probes
@@ -87,6 +87,16 @@ func New(o Options) *Set {
 
 // View gives the present view; nil while this node doesn't know its place. Whoever decides on several items takes it once.
 func (s *Set) View() *View { return s.view.Load() }
+
+// Hold gives the present view, which stays the one until Release. Who counts by it has counted before anybody hears that the
+// limit is another node's by now, and can't count what has been given away. It is for no more than counting: changes wait.
+func (s *Set) Hold() *View {
+	s.holding.RLock()
+	return s.View()
+}
+
+// Release ends what Hold began.
+func (s *Set) Release() { s.holding.RUnlock() }
 
 // Update makes a list of nodes the cluster, in which this node is called self; with "" it is an outsider, which asks them
 // all and counts nothing. Peers that stay keep their connections and their health. It panics if self is not in the list.
@@ -127,14 +137,14 @@ func (s *Set) rebuildLocked() {
 	}
 	v.ring = ring.New(names)
 	v.owners = v.owned(v.ring)
+	v.before = s.beforeLocked(old, v)
+	s.findFormersLocked(old, v)
 	for _, p := range v.peers {
 		if !p.hasHanded(v.Fingerprint()) {
 			p.handed.Store(nil) // or it would hold again should the ring become what it was
 		}
 	}
-	v.before = s.beforeLocked(old, v)
-	s.findFormersLocked(old, v)
-	s.headers.Store(s.newHeader(v))
+	v.header = s.newHeader(v)
 	s.replaceLocked(v)
 	s.options.Log.Info().Str("self", v.self).Strs("nodes", v.Names()).Str("ring", v.Fingerprint()).Msg("the list of nodes")
 }
@@ -165,15 +175,20 @@ func (s *Set) beforeLocked(old, v *View) *ring.Ring {
 	return old.ring
 }
 
-// findFormersLocked finds, by partition, the peer that owned before what this node owns now.
+// findFormersLocked finds, by partition, the peer that owned before what this node owns now. That stays the one when the list
+// changes again before it has handed over everything.
 func (s *Set) findFormersLocked(old, v *View) {
 	v.formers = make([]*Peer, ring.Partitions)
 	for p := range v.formers {
-		if v.before == nil || v.owners[p] != nil || v.before.Owner(p) == v.name {
+		if v.before == nil || v.owners[p] != nil {
 			continue
 		}
-		name := v.before.Owner(p)
-		former := cmp.Or(v.peer(name), old.peer(name), s.former[name])
+		var former *Peer
+		if name := v.before.Owner(p); name != v.name {
+			former = cmp.Or(v.peer(name), old.peer(name), s.former[name])
+		} else if old != nil {
+			former = old.owes(p)
+		}
 		if v.formers[p] = former; former != nil && !slices.Contains(v.owing, former) {
 			v.owing = append(v.owing, former)
 		}
@@ -182,7 +197,9 @@ func (s *Set) findFormersLocked(old, v *View) {
 
 // replaceLocked makes v the view. Peers that are not in it may have something to give for a while.
 func (s *Set) replaceLocked(v *View) {
+	s.holding.Lock()
 	old := s.view.Swap(v)
+	s.holding.Unlock()
 	if old == nil {
 		return
 	}
@@ -247,7 +264,7 @@ func (s *Set) Close() {
 }
 
 // newHeader makes the header of all calls. It is shared by them, which http.RoundTripper allows.
-func (s *Set) newHeader(v *View) *http.Header {
+func (s *Set) newHeader(v *View) http.Header {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "weir")
@@ -261,12 +278,12 @@ func (s *Set) newHeader(v *View) *http.Header {
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
 	}
-	return &h
+	return h
 }
 
 // Introduce says in the header of an answer what this node says of itself in calls.
 func (s *Set) Introduce(h http.Header) {
-	ours := *s.headers.Load()
+	ours := s.View().header
 	for _, name := range [...]string{HeaderProtocol, HeaderRing, HeaderStart, HeaderLeaving} {
 		if values := ours[name]; values != nil {
 			h[name] = values
@@ -295,29 +312,32 @@ func (s *Set) Heard(from string, h http.Header) {
 	}
 }
 
-// heardOfLife notes that a listed node is about to leave, or is there again in another life.
+// heardOfLife notes that a listed node is about to leave, or is there again in another life. Once it is through, the view shows
+// that, whoever has noted it.
 func (s *Set) heardOfLife(from string, h http.Header) {
 	start, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
-	p := s.View().peer(from)
-	if err != nil || p == nil {
-		return
-	}
-	switch was := p.life.Swap(start); {
-	case h.Get(HeaderLeaving) != "":
-		s.setLeft(p, start)
-	case was != start && p.left.Load() != start:
-		s.comeBack(p, was)
-	}
-}
-
-// setLeft takes a node that is about to stop out of the ring, until it is there again in another life.
-func (s *Set) setLeft(p *Peer, start int64) {
-	if p.left.Load() == start {
+	v, leaving := s.View(), h.Get(HeaderLeaving) != ""
+	p := v.peer(from)
+	if err != nil || p == nil || p.life.Load() == start && (!leaving || v.lacks(p)) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.View().peer(p.name) != p || p.left.Swap(start) == start {
+	if s.closed || s.View().peer(from) != p {
+		return
+	}
+	switch was := p.life.Load(); {
+	case leaving:
+		s.setLeftLocked(p, start)
+	case was != start && p.left.Load() != start:
+		s.comeBackLocked(p, was)
+	}
+	p.life.Store(start)
+}
+
+// setLeftLocked takes a node that is about to stop out of the ring, until it is there again in another life.
+func (s *Set) setLeftLocked(p *Peer, start int64) {
+	if p.left.Swap(start) == start {
 		return
 	}
 	s.options.Log.Info().Str("peer", p.name).Msg("a peer is about to stop; others take over its limits")
@@ -329,14 +349,9 @@ func (s *Set) setLeft(p *Peer, start int64) {
 	})
 }
 
-// comeBack takes a node into the ring again that had left. One that is there in another life without having left has lost
+// comeBackLocked takes a node into the ring again that had left. One that is there in another life without having left has lost
 // what it knew.
-func (s *Set) comeBack(p *Peer, was int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.View().peer(p.name) != p {
-		return
-	}
+func (s *Set) comeBackLocked(p *Peer, was int64) {
 	if p.left.Swap(0) == 0 {
 		if was != 0 {
 			s.lost.Inc()

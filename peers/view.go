@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ type View struct {
 	ring   *ring.Ring
 	peers  map[string]*Peer // all but this node
 	owners []*Peer          // by partition; nil is this node
+	header http.Header      // of calls
 	before *ring.Ring       // who owned what before; nil if nobody did
 	since  time.Time        // when that changed
 
@@ -48,17 +50,22 @@ func (v *View) peer(name string) *Peer {
 	return v.peers[name]
 }
 
+// lacks says whether p is not in the ring, though it may be listed.
+func (v *View) lacks(p *Peer) bool { return !slices.Contains(v.Names(), p.name) }
+
 // Owner gives the owner of a limit (named by [limits.Request.AppendID]); nil is this node. While it is away, the stand-in
 // counts.
 func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
 // Former gives the peer that owned a limit of this node until the ring changed, if it may still have something to give: that
 // was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
-func (v *View) Former(id []byte) *Peer {
+func (v *View) Former(id []byte) *Peer { return v.owes(ring.Partition(id)) }
+
+func (v *View) owes(partition int) *Peer {
 	if v.Settled() {
 		return nil
 	}
-	p := v.formers[ring.Partition(id)]
+	p := v.formers[partition]
 	if p == nil || p.hasHanded(v.Fingerprint()) {
 		return nil
 	}
@@ -86,11 +93,6 @@ func (p *Peer) hasHanded(ring string) bool {
 
 // Peer gives a node by its name: nil if there is none, or it is this node.
 func (v *View) Peer(name string) *Peer { return v.peer(name) }
-
-// WasMine says whether this node owned a limit until the ring changed, which was a short time ago, or it leaves.
-func (v *View) WasMine(id []byte) bool {
-	return v.before != nil && (v.self == "" || time.Since(v.since) < formerFor) && v.before.Owner(ring.Partition(id)) == v.name
-}
 
 // StandIn gives who counts for a limit while its owner is away; nil is this node.
 func (v *View) StandIn(id []byte, owner *Peer) *Peer { return v.standIn(ring.Partition(id), owner) }

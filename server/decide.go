@@ -44,11 +44,17 @@ func (s *Server) decide(ctx context.Context, x *exchange) {
 		}
 		return
 	}
-	view := s.peers.View()
+	s.forward(ctx, x, s.routeAll(x))
+}
+
+// routeAll routes all items by the same view, and gives that.
+func (s *Server) routeAll(x *exchange) *peers.View {
+	view := s.peers.Hold()
+	defer s.peers.Release()
 	for i := range x.requests {
 		s.route(x, i, view)
 	}
-	s.forward(ctx, x, view)
+	return view
 }
 
 // route is the switch between the ways of an item. It decides those that are this node's, and puts the others into the
@@ -196,10 +202,7 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 	switch g.kind {
 	case former:
 		s.takeOver(ctx, x.requests, g)
-		for _, place := range g.places {
-			r := &x.requests[place]
-			s.countOwn(r.AppendID(nil), r, s.name(view), new(limits.Moment), &x.results[place])
-		}
+		s.countTaken(ctx, x, g, view)
 		return
 	case standIn:
 		err = s.askPeer(ctx, x, g, ownerOut)
@@ -281,6 +284,33 @@ func (s *Server) takeOver(ctx context.Context, requests []limits.Request, g *gro
 	}
 }
 
+// countTaken counts items of limits that were taken over by a view. Those that are another node's by now go there.
+func (s *Server) countTaken(ctx context.Context, x *exchange, g *group, by *peers.View) {
+	var lost exchange
+	view := s.countOwned(x, g, by, &lost)
+	for i := range lost.groups {
+		s.ask(ctx, x, &lost.groups[i], view)
+	}
+}
+
+// countOwned counts those that are still this node's, puts the others into groups, and gives the view by which that is so. By
+// the view by which they were taken over they are its own, or their former owner takes them for that.
+func (s *Server) countOwned(x *exchange, g *group, by *peers.View, lost *exchange) *peers.View {
+	view := s.peers.Hold()
+	defer s.peers.Release()
+	var m limits.Moment
+	for _, place := range g.places {
+		r := &x.requests[place]
+		id := r.AppendID(nil)
+		if owner := view.Owner(id); owner != nil && view != by {
+			lost.groupOf(owner, again).add(place, r)
+			continue
+		}
+		s.countOwn(id, r, s.name(view), &m, &x.results[place])
+	}
+	return view
+}
+
 // followMoved asks again, once, where the peer of a group says that others have taken over the limits.
 func (s *Server) followMoved(ctx context.Context, x *exchange, g *group, view *peers.View) {
 	var moved exchange
@@ -293,7 +323,7 @@ func (s *Server) followMoved(ctx context.Context, x *exchange, g *group, view *p
 		switch peer := view.Peer(to); {
 		case to == view.Self(): // which has not heard of it before
 			moved.groupOf(g.peer, former).add(place, r)
-		case peer == nil || g.kind == again: // the lists of nodes differ
+		case peer == nil || peer.Away() || g.kind == again: // the lists of nodes differ
 			moved.groupOf(g.peer, anyway).add(place, r)
 		default:
 			moved.groupOf(peer, again).add(place, r)

@@ -31,30 +31,60 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
-	x.groups, x.moment = x.groups[:0], limits.Moment{}
-	s.takeOverFor(r.Context(), x, s.peers.View())
-	from := caller{r.Header.Get(peers.HeaderFrom), startOf(r)}
-	for i := range x.requests {
-		// The latest view each time: what is counted for a limit that has just been given away has to be sent after it.
-		s.countFor(x, &x.requests[i], s.peers.View(), from, &x.results[i])
-	}
+	s.countAllFor(r.Context(), x, caller{r.Header.Get(peers.HeaderFrom), startOf(r), r.Header.Get(peers.HeaderRing)})
 	s.metrics.countPeer(x.results)
 	x.answer = limits.AppendResults(x.answer[:0], x.results)
-	writeJSON(w, http.StatusOK, x.answer)
+	s.writePeer(w, x.answer)
 }
 
 // greet notes what a peer says of itself, and says the same of this node.
 func (s *Server) greet(w http.ResponseWriter, r *http.Request) {
 	s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
+	s.introduce(w)
+}
+
+func (s *Server) introduce(w http.ResponseWriter) {
 	if s.peers.View() != nil {
 		s.peers.Introduce(w.Header())
 	}
+}
+
+// writePeer answers a peer, which is to know why: by the list that this node has by now, or that it has begun to leave meanwhile.
+func (s *Server) writePeer(w http.ResponseWriter, body []byte) {
+	s.introduce(w)
+	writeJSON(w, http.StatusOK, body)
 }
 
 // A caller is a node that asks.
 type caller struct {
 	name  string
 	start int64 // of its process; 0 from a version that doesn't say it
+	ring  string
+}
+
+// countAllFor counts all items, by the view by which it has taken over what there is to take over.
+func (s *Server) countAllFor(ctx context.Context, x *exchange, from caller) {
+	for tries := 3; ; tries-- {
+		view := s.peers.View()
+		s.takeOverFor(ctx, x, view, from)
+		if s.tryCount(x, view, from, tries == 0) {
+			return
+		}
+	}
+}
+
+// tryCount does that, unless another view has come meanwhile, and it isn't to count anyway.
+func (s *Server) tryCount(x *exchange, view *peers.View, from caller, anyway bool) bool {
+	held := s.peers.Hold()
+	defer s.peers.Release()
+	if held != view && !anyway {
+		return false
+	}
+	x.moment = limits.Moment{}
+	for i := range x.requests {
+		s.countFor(x, &x.requests[i], held, from, &x.results[i])
+	}
+	return true
 }
 
 func startOf(r *http.Request) int64 {
@@ -62,8 +92,8 @@ func startOf(r *http.Request) int64 {
 	return start
 }
 
-// countFor counts an item for another node. If it belongs to a third one, that has to hear of it; if to this one, and the
-// other wants to keep a copy, it gets the state along.
+// countFor counts an item for another node, which gets the state along if it wants to keep a copy. If the item belongs to a third
+// one it says so; or it counts it, if it is asked to all the same, and that has to hear of it.
 func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller, result *limits.Result) {
 	standIn := r.Behavior&limits.StandIn != 0
 	r.Behavior &^= limits.StandIn
@@ -79,32 +109,51 @@ func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from
 		*result = limits.Result{Error: err.Error()}
 		return
 	}
-	if view != nil && view.WasMine(x.id) && !standIn {
+	if view != nil && !standIn {
 		*result = limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(x.id).Name(), Reason: limits.ReasonMoved}}
 		return
 	}
 	*result = s.global.Count(x.id, r, true)
 }
 
-// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner.
-func (s *Server) takeOverFor(ctx context.Context, x *exchange, view *peers.View) {
-	if view == nil || view.Settled() {
+// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where only the
+// other one, which has another list, thinks so, it listens to who is the owner by this node's: that may be about to leave.
+func (s *Server) takeOverFor(ctx context.Context, x *exchange, view *peers.View, from caller) {
+	x.groups = x.groups[:0]
+	differ := view != nil && view.Fingerprint() != from.ring
+	if view == nil || view.Settled() && !differ {
 		return
 	}
 	for i := range x.requests {
-		r := &x.requests[i]
+		r := x.requests[i]
+		standIn := r.Behavior&limits.StandIn != 0
+		r.Behavior &^= limits.StandIn
 		x.id = r.AppendID(x.id[:0])
-		if p := s.formerOwner(x.id, view); p != nil && s.limiter.Validate(r) == nil {
-			x.groupOf(p, former).add(i, r)
+		if owner := view.Owner(x.id); owner != nil && differ && !standIn {
+			x.groupOf(owner, owned)
+		} else if p := s.formerOwner(x.id, view); p != nil && s.limiter.Validate(&r) == nil {
+			x.groupOf(p, former).add(i, &r)
 		}
 	}
+	if len(x.groups) > 0 {
+		s.askOthers(ctx, x)
+	}
+}
+
+// askOthers takes over what the former owners have, and listens to the owners.
+func (s *Server) askOthers(ctx context.Context, x *exchange) {
 	ctx, cancel := context.WithTimeout(ctx, s.peerTimeout/2) // who asks waits as long
 	defer cancel()
 	var calls sync.WaitGroup
 	for i := range x.groups {
 		calls.Go(func() {
-			defer s.contain(x, &x.groups[i])
-			s.takeOver(ctx, x.requests, &x.groups[i])
+			g := &x.groups[i]
+			defer s.contain(x, g)
+			if g.kind == former {
+				s.takeOver(ctx, x.requests, g)
+			} else {
+				g.peer.Listen(ctx)
+			}
 		})
 	}
 	calls.Wait()
@@ -162,7 +211,7 @@ func (s *Server) writeTold(w http.ResponseWriter, answer any) {
 	if err != nil {
 		panic(err) // a struct of ours
 	}
-	writeJSON(w, http.StatusOK, body)
+	s.writePeer(w, body)
 }
 
 // guardPeers lets only other nodes of the cluster pass.

@@ -2,8 +2,15 @@ package tests
 
 import (
 	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+
+	"weir/limits"
+	"weir/peers"
 )
 
 // use takes hits of some keys, all through the same node.
@@ -240,5 +247,301 @@ func TestKilled(t *testing.T) {
 	wantAll(t, keys, 8, c.nodes...)
 	if n := metrics(t, other)["weir_peer_restarts_without_handover_total"]; n != 1 {
 		t.Errorf("%v restarts are said to have lost something, want 1", n)
+	}
+}
+
+// know gives a node a list of some nodes. If it isn't among them it is an outsider.
+func (n *node) know(some ...*node) {
+	self := ""
+	var list []peers.Member
+	for _, other := range some {
+		list = append(list, peers.Member{Name: other.name})
+		if other == n {
+			self = n.name
+		}
+	}
+	n.peers.Update(self, list)
+}
+
+// ownerOf gives the owner of a key by the list of n.
+func (n *node) ownerOf(key string) string {
+	r := limits.Request{Name: "test", UniqueKey: key}
+	if owner := n.peers.View().Owner(r.AppendID(nil)); owner != nil {
+		return owner.Name()
+	}
+	return n.name
+}
+
+// TestListsDiffer has four nodes with three different lists, all of which are asked. Of no limit passes more than once what it is
+// for each node that one of the lists has own it. Once the lists are the same, one node knows of all that has passed.
+func TestListsDiffer(t *testing.T) {
+	for _, moving := range []bool{false, true} {
+		t.Run(fmt.Sprint("moving ", moving), func(t *testing.T) {
+			c := startCluster(t, 4)
+			a, b, cc, d := c.nodes[0], c.nodes[1], c.nodes[2], c.nodes[3]
+			keys := someKeys(60)
+			passed := map[string]int64{}
+			hit := func(n *node) {
+				for i, r := range n.checkKeys(t, keys) {
+					if r.Status == "OK" {
+						passed[keys[i]]++
+					} else if r.Status != "OVER_LIMIT" {
+						t.Error(describe(r))
+					}
+				}
+			}
+			for _, n := range c.nodes { // four of ten, while they agree
+				hit(n)
+			}
+			a.know(a, b, cc)
+			b.know(a, b, cc, d)
+			cc.know(b, cc, d)
+			d.know(a, b, cc, d)
+			for range 12 {
+				for _, n := range c.nodes {
+					hit(n)
+				}
+				if moving {
+					c.settle(t)
+				}
+			}
+			for _, key := range keys {
+				owners := map[string]bool{}
+				for _, n := range c.nodes {
+					owners[n.ownerOf(key)] = true
+				}
+				if n := passed[key]; n < 10 || n > 10*int64(len(owners)) {
+					t.Errorf("%s: %d passed, with %d owners", key, n, len(owners))
+				}
+			}
+			c.tellAll()
+			for range 3 {
+				c.settle(t)
+			}
+			c.wantUsed(t, passed)
+			for _, n := range c.nodes {
+				wantAll(t, keys, 0, n)
+			}
+		})
+	}
+}
+
+// wantUsed wants the owners to know of all hits that have passed, by key, and nobody else to hold anything.
+func (c *cluster) wantUsed(t *testing.T, passed map[string]int64) {
+	t.Helper()
+	const limit = 1_000_000
+	keys := slices.Collect(maps.Keys(passed))
+	for _, n := range c.nodes {
+		for i, r := range n.checkKeys(t, keys, "hits", 0, "limit", limit) {
+			if want := passed[keys[i]]; limit-*r.Remaining != want || r.Metadata["degraded"] != "" {
+				t.Errorf("%s: %d passed, and %s answers %s", keys[i], want, n.name, describe(r))
+			}
+		}
+	}
+	if held := c.sum(t, "weir_state_entries"); held != len(keys) {
+		t.Errorf("%d states are held of %d limits", held, len(keys))
+	}
+}
+
+// sum adds up a number of all nodes.
+func (c *cluster) sum(t *testing.T, metric string) (sum int) {
+	t.Helper()
+	for _, n := range c.nodes {
+		sum += int(metrics(t, n)[metric])
+	}
+	return sum
+}
+
+// TestFlappingMovesLittle has one node lose another one from its list, and find it again, many times, while all are asked. What it
+// counts meanwhile moves once for each change. When that is over nothing moves any more.
+func TestFlappingMovesLittle(t *testing.T) {
+	c := startCluster(t, 3)
+	sees, other, flaps := c.nodes[0], c.nodes[1], c.nodes[2]
+	keys := append(c.keysOf(flaps, 30), c.keysOf(other, 10)...)
+	passed := map[string]int64{}
+	const changes = 40
+	for i := range changes {
+		if i%2 == 0 {
+			sees.know(sees, other)
+		} else {
+			sees.know(c.nodes...)
+		}
+		for _, n := range c.nodes {
+			n.use(t, keys, 1, "limit", 1_000_000)
+			c.settle(t)
+		}
+		for _, key := range keys {
+			passed[key] += int64(len(c.nodes))
+		}
+	}
+	for range 3 {
+		c.settle(t)
+	}
+	c.wantUsed(t, passed)
+	moved, taken := c.sum(t, "weir_moved_states_total"), c.sum(t, "weir_taken_states_total")
+	if moved != taken || moved == 0 || moved > changes/2*30 {
+		t.Errorf("with %d changes of 30 limits' owner %d states were given, and %d taken", changes, moved, taken)
+	}
+	for range 10 {
+		c.settle(t)
+	}
+	if now := c.sum(t, "weir_moved_states_total"); now != moved {
+		t.Errorf("%d more states have moved since", now-moved)
+	}
+}
+
+// leave has a node leave, which only some of the others hear from it.
+func (c *cluster) leave(t *testing.T, n *node, hear ...*node) {
+	t.Helper()
+	for _, other := range c.nodes {
+		if !slices.Contains(hear, other) {
+			c.wires.set(n, other, cut)
+		}
+	}
+	n.peers.Leave()
+	n.peers.TellLeaving(t.Context())
+	for _, other := range c.nodes {
+		c.wires.set(n, other, whole)
+	}
+}
+
+// TestNewOwnerHasNotHeard has a node leave, which its successor hears only when it is asked, by a client, or as its successor by a
+// node that has heard: it makes sure, and takes over before it counts.
+func TestNewOwnerHasNotHeard(t *testing.T) {
+	for _, byClient := range []bool{false, true} {
+		t.Run(fmt.Sprint("by a client ", byClient), func(t *testing.T) {
+			c := startCluster(t, 3)
+			leaves, knows, successor := c.nodes[0], c.nodes[1], c.nodes[2]
+			all := c.keysOf(leaves, 40)
+			knows.use(t, all, 5)
+			c.leave(t, leaves, knows)
+			keys := slices.DeleteFunc(all, func(key string) bool { return knows.ownerOf(key) != successor.name })
+			if len(keys) == 0 || successor.ownerOf(keys[0]) != leaves.name {
+				t.Fatalf("%d limits, and the successor says that %s owns them", len(keys), successor.ownerOf(keys[0]))
+			}
+			if byClient {
+				successor.use(t, keys, 1)
+			} else {
+				knows.use(t, keys, 1)
+			}
+			wantAll(t, keys, 4, c.nodes...)
+			if n := metrics(t, successor)["weir_taken_states_total"]; int(n) != len(keys) {
+				t.Errorf("%v states were taken over, of %d", n, len(keys))
+			}
+		})
+	}
+}
+
+// wantAtMost wants no more than that to remain, and nobody in doubt.
+func wantAtMost(t *testing.T, most int64, results []result) {
+	t.Helper()
+	for _, r := range results {
+		if *r.Remaining > most || r.Metadata["degraded"] != "" {
+			t.Errorf("want %d at most: %s", most, describe(r))
+		}
+	}
+}
+
+// TestLeavesWhileItAsks has a node join and leave again while it still asks for the states of what it is asked for, itself or by
+// another node. Whoever counts then goes on from them. What is on its way to a node that leaves, and is given back by it, may count
+// twice; no limit has more left than before.
+func TestLeavesWhileItAsks(t *testing.T) {
+	for _, itself := range []bool{false, true} {
+		t.Run(fmt.Sprint("itself ", itself), func(t *testing.T) {
+			c := startCluster(t, 2)
+			before, other := c.nodes[0], c.nodes[1]
+			all := c.keysOf(before, 60)
+			other.use(t, all, 5)
+			comes := c.add(t)
+			c.tellAll()
+			keys := slices.DeleteFunc(all, func(key string) bool { return other.ownerOf(key) != comes.name })
+			c.wires.set(comes, before, slow)
+			asked := other
+			if itself {
+				asked = comes
+			}
+			calls := c.wires.countCalls()
+			var caller sync.WaitGroup
+			var results []result
+			caller.Go(func() { results = asked.checkKeys(t, keys) })
+			more := 2 // the check, and the question
+			if itself {
+				more = 1
+			}
+			eventually(t, "it asks", func() bool { return c.wires.countCalls() >= calls+more })
+			comes.peers.Leave()
+			c.wires.set(comes, before, whole)
+			caller.Wait()
+			wantAtMost(t, 4, results)
+			for _, r := range results {
+				if r.Metadata["owner"] == comes.name {
+					t.Errorf("who leaves has counted: %s", describe(r))
+				}
+			}
+			wantAtMost(t, 3, asked.checkKeys(t, keys))
+			for range 3 {
+				for _, n := range c.nodes {
+					wantAtMost(t, 3, n.checkKeys(t, keys, "hits", 0))
+				}
+				c.settle(t)
+			}
+		})
+	}
+}
+
+// TestBackUnheard has a node come back, which one of the others has not heard of; and the list changes once more before that asks
+// who counted meanwhile.
+func TestBackUnheard(t *testing.T) {
+	c := startCluster(t, 4)
+	meanwhile, late, back, last := c.nodes[0], c.nodes[1], c.nodes[2], c.nodes[3]
+	all := c.keysOf(back, 60)
+	late.use(t, all, 5)
+	c.leave(t, back, meanwhile, late, last)
+	c.settle(t)
+	keys := slices.DeleteFunc(all, func(key string) bool { return late.ownerOf(key) != meanwhile.name })
+	back.stop()
+	c.wires.set(late, back, cut) // or it finds out by itself
+	members := c.members()
+	back = c.again(t, back)
+	c.nodes[2] = back
+	c.wires.set(back, late, cut)
+	back.peers.Update(back.name, members)
+	c.settle(t)
+	c.leave(t, last, meanwhile, late, back)
+	c.settle(t)
+	if late.ownerOf(keys[0]) != meanwhile.name || meanwhile.ownerOf(keys[0]) != back.name {
+		t.Fatal("it has heard")
+	}
+	c.wires.set(late, back, whole)
+	late.use(t, keys, 1)
+	wantAll(t, keys, 4, meanwhile, late, back)
+}
+
+// TestAsksOnce: what a new owner has taken over, or begun anew, it asks nobody for again.
+func TestAsksOnce(t *testing.T) {
+	c := startCluster(t, 2)
+	comes := c.add(t)
+	c.tellAll()
+	keys := c.keysOf(comes, 20)
+	comes.use(t, keys, 1)
+	calls := c.wires.countCalls()
+	comes.use(t, keys, 1)
+	if more := c.wires.countCalls() - calls; calls == 0 || more != 0 {
+		t.Errorf("%d calls, and then %d more", calls, more)
+	}
+}
+
+// TestStandsInAsOwner has a new owner be asked to stand in for somebody, by a node that hasn't heard that it is one: it takes over what
+// was counted before, all the same.
+func TestStandsInAsOwner(t *testing.T) {
+	c := startCluster(t, 2)
+	keys := someKeys(20)
+	c.nodes[0].use(t, keys, 5)
+	comes := c.add(t)
+	c.tellAll()
+	key := keys[slices.IndexFunc(keys, func(key string) bool { return comes.ownerOf(key) == comes.name })]
+	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key, "behavior", limits.StandIn))
+	if status, answer := comes.tell(t, peers.BatchPath, body); status != http.StatusOK || !strings.Contains(answer, `"remaining":4`) {
+		t.Errorf("%d %s", status, answer)
 	}
 }

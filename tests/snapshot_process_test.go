@@ -3,6 +3,7 @@ package tests
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,4 +58,79 @@ func TestSnapshot(t *testing.T) {
 	if err != nil || len(left) != 2 { // .damaged and .loaded
 		t.Errorf("there are %v, %v", left, err)
 	}
+}
+
+// TestSnapshotInACluster stops nodes with and without others that take over. What one has taken over nobody writes; what nobody has,
+// its node writes. So all counts are there once, whatever the order.
+func TestSnapshotInACluster(t *testing.T) {
+	dir := t.TempDir()
+	file := func(p *process) string { return filepath.Join(dir, strings.ReplaceAll(p.name, ":", "-")) }
+	all := startAll(t, 2)
+	for i, p := range all { // the file has the name of the node
+		p.signal(t, syscall.SIGTERM)
+		p.wait(t)
+		all[i] = start(t, p.name, append(p.variables, "WEIR_SNAPSHOT="+file(p))...)
+	}
+	stop := func(i int, s os.Signal) {
+		t.Helper()
+		all[i].signal(t, s)
+		all[i].wait(t)
+	}
+	wantFile := func(i int, is bool) {
+		t.Helper()
+		if _, err := os.Stat(file(all[i])); (err == nil) != is {
+			t.Errorf("node %d, is there a file: %v", i, err)
+		}
+	}
+	agreed := func() {
+		t.Helper()
+		for _, p := range all {
+			p.ready(t, 2)
+		}
+		agree(t, all...)
+	}
+	want := func(keys []string, remaining int64) {
+		t.Helper()
+		for _, p := range all {
+			wantAll(t, keys, remaining, p.node)
+		}
+	}
+	given := func() { // a node that leaves before the other one knows that it has been given its limits makes them count twice
+		t.Helper()
+		eventually(t, "node 1 has given node 0 its limits", func() bool { return metrics(t, all[1].node)["weir_moved_states_total"] == 10 })
+	}
+	agreed()
+	keys := [][]string{all[0].keysOf(t, all[0].node, 10), all[0].keysOf(t, all[1].node, 10)}
+	for i := range keys {
+		all[0].use(t, keys[i], 3, "duration", 3_600_000)
+	}
+
+	stop(0, syscall.SIGTERM) // the other takes over
+	wantFile(0, false)
+	all[0] = all[0].again(t)
+	agreed()
+	want(slices.Concat(keys...), 7)
+	given()
+
+	stop(0, syscall.SIGTERM)
+	stop(1, syscall.SIGTERM) // as the last one
+	wantFile(0, false)
+	wantFile(1, true)
+	all[0] = all[0].again(t)
+	all[1] = all[1].again(t)
+	agreed()
+	want(slices.Concat(keys...), 7)
+	given()
+	wantFile(1, false)
+
+	stop(1, syscall.SIGKILL)
+	stop(0, syscall.SIGTERM) // there is nobody to take over
+	wantFile(0, true)
+	all[0] = all[0].again(t)
+	all[0].ready(t, 2)
+	wantAll(t, keys[0], 7, all[0].node)
+	all[1] = all[1].again(t)
+	agreed()
+	want(keys[0], 7)
+	want(keys[1], 10) // only the other one knew
 }
