@@ -41,6 +41,10 @@ type Cluster interface {
 	// Ring gives a text that is the same for the same ring, "" before there is one, and the other nodes in it.
 	Ring() (fingerprint string, others []string)
 
+	// Lost says whether this node has owned something since it was last asked that it doesn't own now. The first time it may
+	// have, if there is anything that it doesn't own.
+	Lost() bool
+
 	// Handed takes note that a node has handed over all limits that it doesn't own in a ring.
 	Handed(node, ring string)
 

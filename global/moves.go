@@ -50,13 +50,26 @@ const (
 )
 
 // noticeRing looks for limits that belong elsewhere once the ring has changed, or it is time to look again, or anyway, and
-// lets them stand in line for their new owners. The caller holds scanning.
+// lets them stand in line for their new owners. The caller has the turn of scanning.
 func (s *Syncer) noticeRing(anyway bool) {
 	ring, others := s.cluster.Ring()
-	if ring == "" || !s.mayLook(ring, anyway) {
+	if ring == "" {
 		return
 	}
-	s.moves.leaving.Store(len(others) == s.cluster.Nodes())
+	changed, look := s.mayLook(ring, anyway)
+	if look {
+		s.look()
+	}
+	if changed || look {
+		s.moves.leaving.Store(len(others) == s.cluster.Nodes())
+		for _, node := range others {
+			s.owner(node).change(func(o *owner) { o.toHand = ring })
+		}
+	}
+}
+
+// look lets the limits that belong elsewhere stand in line for their owners.
+func (s *Syncer) look() {
 	elsewhere := s.limiter.Find(func(id []byte) (node string, ok bool) {
 		node, known := s.cluster.Owner(id)
 		return node, known && node != nobody
@@ -64,30 +77,31 @@ func (s *Syncer) noticeRing(anyway bool) {
 	for node, ids := range elsewhere {
 		s.owner(node).change(func(o *owner) { o.moving = append(o.moving, ids...) })
 	}
-	for _, node := range others {
-		s.owner(node).change(func(o *owner) { o.toHand = ring })
-	}
 }
 
-// mayLook says whether it is time to look, and takes note of it.
-func (s *Syncer) mayLook(ring string, anyway bool) bool {
-	moving := s.stillMoving()
+// mayLook says whether the ring has changed, and whether it is time to look, and takes note of it. A change by which this node
+// has lost nothing is no reason to look: for millions of limits that takes seconds of a processor.
+func (s *Syncer) mayLook(ring string, anyway bool) (changed, look bool) {
+	moving, now := s.stillMoving(), s.Clock()
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
-	now := s.Clock()
 	if ring != s.moves.ring {
-		s.moves.ring, s.moves.again = ring, []time.Duration{now + lookAgainSoon, now + lookAgainLater}
+		s.moves.ring = ring
 		s.moves.began.Store(int64(now))
-		return true
+		if s.cluster.Lost() {
+			s.moves.again = []time.Duration{now + lookAgainSoon, now + lookAgainLater}
+			return true, true
+		}
+		return true, anyway
 	}
 	due := len(s.moves.again) > 0 && s.moves.again[0] <= now
 	if moving || !due && !anyway { // while limits still stand in line it would find the same again
-		return false
+		return false, false
 	}
 	if due {
 		s.moves.again = s.moves.again[1:]
 	}
-	return true
+	return false, true
 }
 
 // tryNoticeRing does that unless somebody is at it.
@@ -254,7 +268,8 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	for ; sent < len(moving) && room(); sent++ {
 		id := moving[sent]
 		if !s.owns(o.name, bytesOf(id)) {
-			continue // the ring has changed again, and this will be found again
+			s.lookAgain() // the ring has changed again
+			continue
 		}
 		if g, fresh, ok := s.give(id, o.name); ok && fresh {
 			size += messageBytes(id)

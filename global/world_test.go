@@ -167,6 +167,8 @@ func (n *node) Knows(name string) bool {
 
 func (n *node) Start() int64 { return n.start }
 
+func (n *node) Lost() bool { return true } // places of single limits change here
+
 // Ring gives one only where states are to move.
 func (n *node) Ring() (string, []string) {
 	n.mu.Lock()

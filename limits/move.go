@@ -10,7 +10,7 @@ import (
 // where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
 func (l *Limiter) Find(where func(id []byte) (place string, ok bool)) map[string][]string {
 	type found struct {
-		id     string
+		held   *record
 		expiry int64
 	}
 	places := map[string][]found{}
@@ -20,7 +20,7 @@ func (l *Limiter) Find(where func(id []byte) (place string, ok bool)) map[string
 		for _, held := range s.states.all() {
 			id := held.id()
 			if place, ok := where(unsafe.Slice(unsafe.StringData(id), len(id))); ok {
-				places[place] = append(places[place], found{id, held.expiry()})
+				places[place] = append(places[place], found{held, held.expiry()})
 			}
 		}
 		s.mu.Unlock()
@@ -28,10 +28,11 @@ func (l *Limiter) Find(where func(id []byte) (place string, ok bool)) map[string
 	ids := make(map[string][]string, len(places))
 	for place, all := range places {
 		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.expiry, a.expiry) })
-		ids[place] = make([]string, len(all))
+		list := make([]string, len(all))
 		for i := range all {
-			ids[place][i] = all[i].id
+			list[i] = all[i].held.id()
 		}
+		ids[place] = list
 	}
 	return ids
 }

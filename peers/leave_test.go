@@ -168,3 +168,29 @@ func TestHold(t *testing.T) {
 		t.Error("it has not changed")
 	}
 }
+
+// TestLost: a node has lost something when others have come, or it leaves, however short it owned that; not when others go.
+func TestLost(t *testing.T) {
+	s := still(t)
+	expect := func(what string, want bool) {
+		t.Helper()
+		if got := s.Lost(); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+		if s.Lost() {
+			t.Errorf("%s: twice", what)
+		}
+	}
+	expect("before there is a list", false)
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	expect("at first", true)
+	s.Update("a:1", list("a:1", "b:1"))
+	expect("one less", false)
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	expect("one more", true)
+	s.Update("a:1", list("a:1"))
+	s.Update("a:1", list("a:1", "b:1", "c:1"))
+	expect("alone for a moment", true)
+	s.Leave()
+	expect("leaving", true)
+}

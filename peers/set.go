@@ -54,6 +54,7 @@ type Set struct {
 
 	mu      sync.Mutex // guards all below, and the order of updates and new probes
 	closed  bool
+	held    [ring.Partitions]bool // partitions that this node may have counted for since Lost was called last
 	probes  sync.WaitGroup
 	name    string           // what Update was told last
 	listed  []Member         // the same
@@ -79,6 +80,9 @@ func New(o Options) *Set {
 		o.BatchLimit = 1000
 	}
 	s := &Set{options: o, start: 1 + rand.Int64N(math.MaxInt64), former: map[string]*Peer{}}
+	for p := range s.held {
+		s.held[p] = true
+	}
 	s.newMetrics()
 	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -143,6 +147,9 @@ func (s *Set) rebuildLocked() {
 		if !p.hasHanded(v.Fingerprint()) {
 			p.handed.Store(nil) // or it would hold again should the ring become what it was
 		}
+	}
+	for p, owner := range v.owners {
+		s.held[p] = s.held[p] || owner == nil
 	}
 	v.header = s.newHeader(v)
 	s.replaceLocked(v)

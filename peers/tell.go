@@ -62,6 +62,22 @@ func (s *Set) Ring() (fingerprint string, others []string) {
 	return v.Fingerprint(), others
 }
 
+// Lost says whether this node has owned, since it was last asked, limits that it doesn't own now. The first time it takes it for
+// the former owner of all of them: it may have been started with some.
+func (s *Set) Lost() (lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.View()
+	if v == nil {
+		return false
+	}
+	for p, owner := range v.owners {
+		lost = lost || s.held[p] && owner != nil
+		s.held[p] = owner == nil
+	}
+	return lost
+}
+
 // Take asks the peer for the states of some limits that it owned before, and gives them in order: whole ones where it has
 // none. Calls that come together travel together.
 func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, error) {
