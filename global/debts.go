@@ -315,7 +315,11 @@ func (s *Syncer) count(id []byte, d *limits.Debt) {
 // message is the report as it is sent now: the same hits, at their age.
 func (s *Syncer) message(o *owner) *limits.Report {
 	now := s.limiter.Now()
-	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report))}
+	moves := o.moves()
+	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report)-moves)}
+	if moves > 0 {
+		r.States = make([]limits.Named, 0, moves)
+	}
 	for i := range o.report {
 		f := &o.report[i]
 		if f.moved.take != 0 {
@@ -339,6 +343,16 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	return r
 }
 
+// moves gives how many states that move are in the report.
+func (o *owner) moves() (n int) {
+	for i := range o.report {
+		if o.report[i].moved.take != 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // acknowledge drops the report that was answered, and takes over the states in the answer.
 func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 	s.heard(o)
@@ -352,7 +366,8 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 		s.metrics.reported.AddInt64(f.debt.Hits(now))
 		s.withEntry(bytesOf(f.id), func(e *entry) { e.frozen = debt{} })
 	}
-	o.report = nil
+	clear(o.report)
+	o.report = o.report[:0]
 	o.mu.Lock()
 	o.reported, o.since = 0, s.Clock() // about: what stands in line has come since it was sent
 	o.mu.Unlock()

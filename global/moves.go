@@ -213,6 +213,7 @@ func (s *Syncer) describe(n *limits.Named, id string, g given) {
 
 // TakeOver adds states that other nodes gave to this one's count, each once. Entries without a number are none.
 func (s *Syncer) TakeOver(states []limits.Named) {
+	var id []byte
 	for i := range states {
 		n := &states[i]
 		state, sane := n.State()
@@ -222,7 +223,8 @@ func (s *Syncer) TakeOver(states []limits.Named) {
 		case state == (limits.State{}): // it ran out on the way
 			s.metrics.expiredStates.Inc()
 		default:
-			s.takeOne(name.AppendID(nil), n, state)
+			id = name.AppendID(id[:0])
+			s.takeOne(id, n, state)
 		}
 	}
 }

@@ -14,10 +14,10 @@ func Marshal(message any) ([]byte, error) {
 	return json.Marshal(message)
 }
 
-// Unmarshal reads what Marshal wrote, or a newer version of it: unknown members are skipped. The message keeps none of the
-// memory of text. The error says what can't be read, and where.
+// Unmarshal reads what Marshal wrote, or a newer version of it: unknown members are skipped. The strings of the message may share
+// memory with text, which must not change as long as they are used. The error says what can't be read, and where.
 func Unmarshal(text []byte, message any) error {
-	s := scanner{message: string(text)}
+	s := newScanner(text)
 	switch m := message.(type) {
 	case *Report:
 		if s.report(m); s.end() {
@@ -131,7 +131,8 @@ func (s *scanner) states(m *States) {
 
 // list reads a list.
 func list[Item any](s *scanner, item func(*scanner, *Item)) []Item {
-	items := []Item{}
+	const usual = 200 // bytes of an item
+	items := make([]Item, 0, (len(s.message)-s.at)/usual)
 	s.eat('[')
 	for s.more(']', len(items)) {
 		var zero Item

@@ -50,7 +50,7 @@ func anyReport(random *rand.Rand, name string) *Report {
 	return r
 }
 
-// TestToldRoundTrips writes and reads reports, which keep nothing of the memory that they were read from.
+// TestToldRoundTrips writes and reads reports, and the states in them by themselves.
 func TestToldRoundTrips(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 5000 {
@@ -68,15 +68,6 @@ func TestToldRoundTrips(t *testing.T) {
 			if got, ok := told[States](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
 				t.Fatalf("%s\nread %+v", text, got)
 			}
-		}
-		var kept Report
-		if err := Unmarshal(text, &kept); err != nil {
-			t.Fatal(err)
-		}
-		before := fmt.Sprintf("%+v", kept)
-		clear(text)
-		if after := fmt.Sprintf("%+v", kept); after != before {
-			t.Fatalf("%s became %s", before, after)
 		}
 	}
 }

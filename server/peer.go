@@ -161,49 +161,41 @@ func (s *Server) askOthers(ctx context.Context, x *exchange) {
 
 // handlePeerReport answers POST /v1/peer/report: it counts what another node took from limits of this one.
 func (s *Server) handlePeerReport(w http.ResponseWriter, r *http.Request) {
-	var report limits.Report
-	if s.readTold(w, r, &report) {
-		s.writeTold(w, s.global.Receive(r.Header.Get(peers.HeaderFrom), &report))
-	}
+	told(s, w, r, func(from string, report *limits.Report) any { return s.global.Receive(from, report) })
 }
 
 // handlePeerStates answers POST /v1/peer/states: it takes over what another node says of its limits.
 func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
-	var states limits.States
-	if s.readTold(w, r, &states) {
-		s.global.Published(r.Header.Get(peers.HeaderFrom), &states)
-		s.writeTold(w, struct{}{})
-	}
+	told(s, w, r, func(from string, states *limits.States) any {
+		s.global.Published(from, states)
+		return struct{}{}
+	})
 }
 
 // handlePeerTake answers POST /v1/peer/take: it gives the states of limits that the other node has become the owner of.
 func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
-	var names limits.Names
-	if s.readTold(w, r, &names) {
-		s.writeTold(w, s.global.Give(r.Header.Get(peers.HeaderFrom), names.Names))
-	}
+	told(s, w, r, func(from string, names *limits.Names) any { return s.global.Give(from, names.Names) })
 }
 
 // handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its calls.
 func (s *Server) handlePeerLeave(w http.ResponseWriter, r *http.Request) {
-	if s.readTold(w, r, new(struct{})) {
-		s.writeTold(w, struct{}{})
-	}
+	told(s, w, r, func(string, *struct{}) any { return struct{}{} })
 }
 
-// readTold reads what another node tells, or answers why it can't and gives false.
-func (s *Server) readTold(w http.ResponseWriter, r *http.Request, message any) bool {
+// told reads what another node tells, and answers it, or why it can't. The message is answer's only as long as that runs.
+func told[Message any](s *Server, w http.ResponseWriter, r *http.Request, answer func(from string, message *Message) any) {
 	s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
-		return false
+		return
 	}
+	message := new(Message)
 	if err := limits.Unmarshal(x.body, message); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
-		return false
+		return
 	}
-	return true
+	s.writeTold(w, answer(r.Header.Get(peers.HeaderFrom), message))
 }
 
 func (s *Server) writeTold(w http.ResponseWriter, answer any) {
