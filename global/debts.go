@@ -424,16 +424,20 @@ func (s *Syncer) thaw(o *owner) {
 			s.lineUp(e, bytesOf(f.id), s.owner(nobody))
 		})
 	}
+	moves := o.moves()
 	o.report = nil
 	o.mu.Lock()
 	o.gone, o.reported = true, 0
 	asked := o.given
+	moves += len(o.moving) + len(asked)
 	o.given, o.moving = nil, nil // nobody freezes meanwhile: sending is held
 	o.mu.Unlock()
 	for _, id := range asked {
 		s.keep(id)
 	}
-	s.lookAgain()
+	if moves > 0 { // which are for somebody else, or this node, now
+		s.lookAgain()
+	}
 	s.owners.CompareAndDelete(o.name, o)
 	s.putFirst(s.owner(nobody), o.takeLine())
 }
