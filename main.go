@@ -228,11 +228,10 @@ func handOver(ctx context.Context, syncer *global.Syncer, log zerolog.Logger) {
 	}
 	left, since := math.MaxInt, time.Now()
 	for {
-		err := syncer.Sync(ctx)
-		if err == nil {
+		err, pending := syncer.Sync(ctx), syncer.Pending()
+		if err == nil || pending == 0 {
 			return
 		}
-		pending := syncer.Pending()
 		if pending < left {
 			left, since = pending, time.Now()
 		}

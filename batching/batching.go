@@ -48,7 +48,7 @@ type Options struct {
 // A batch leaves when its window is over, or when it is full or the next group doesn't fit in, but not before one of
 // Flights is free. When nothing is on its way the oldest batch leaves in any case. On its way out it lets those pass who
 // are ready to run, and takes in what they have; so the busier the processors are, the more travels together. Batches leave
-// in the order in which their groups came; they may overtake each other under way if Flights is more than one.
+// in the order in which their groups came, but may overtake each other on the way if Flights is more than one.
 type Batcher[Req, Res any] struct {
 	o    Options
 	size func(Req) int

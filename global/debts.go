@@ -53,6 +53,9 @@ func (t turn) try() bool {
 
 // take waits for the turn, or gives ctx's error.
 func (t turn) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err // also if the turn is free
+	}
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -215,6 +218,9 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 		if o.name != nobody && !s.cluster.Knows(o.name) {
 			s.thaw(o)
 			return nil
+		}
+		if len(o.report) == 0 && more && o.name != nobody {
+			continue // all of it was over, or somebody else's
 		}
 		handed := s.toHand(o, more)
 		if o.name == nobody || len(o.report) == 0 && !o.silent.Load() && handed == o.handed {
@@ -436,7 +442,7 @@ func (s *Syncer) thaw(o *owner) {
 		s.keep(id)
 	}
 	if moves > 0 { // which are for somebody else, or this node, now
-		s.lookAgain()
+		s.LookAgain()
 	}
 	s.owners.CompareAndDelete(o.name, o)
 	s.putFirst(s.owner(nobody), o.takeLine())

@@ -42,7 +42,7 @@ type Cluster interface {
 	Ring() (fingerprint string, others []string)
 
 	// Lost says whether this node has owned something since it was last asked that it doesn't own now. The first time it may
-	// have, if there is anything that it doesn't own.
+	// have, if there is anything that it doesn't own. It may wait for those who count, so nobody must ask with a lock held.
 	Lost() bool
 
 	// Handed takes note that a node has handed over all limits that it doesn't own in a ring.
@@ -154,12 +154,12 @@ func (s *Syncer) Run(ctx context.Context) {
 // Sync reports all debts and publishes all changes now, and waits until that is done or has failed. What failed is tried
 // again by the next. The error is the first that was met.
 func (s *Syncer) Sync(ctx context.Context) error {
-	var calls sync.WaitGroup
-	var first sync.Once
-	var err error
 	if err := s.moves.scanning.take(ctx); err != nil {
 		return err
 	}
+	var calls sync.WaitGroup
+	var first sync.Once
+	var err error
 	s.noticeRing(true)
 	s.moves.scanning.leave()
 	s.tryReport(ctx, s.owner(nobody))

@@ -82,17 +82,18 @@ func (s *Syncer) look() {
 // mayLook says whether the ring has changed, and whether it is time to look, and takes note of it. A change by which this node
 // has lost nothing is no reason to look: for millions of limits that takes seconds of a processor.
 func (s *Syncer) mayLook(ring string, anyway bool) (changed, look bool) {
-	moving, now := s.stillMoving(), s.Clock()
+	// Asked without the lock, since it may wait for a change of the ring, and so for those who count, who take the lock. And asked
+	// each time, since a ring that is the same again may have been another one meanwhile.
+	lost, moving, now := s.cluster.Lost(), s.stillMoving(), s.Clock()
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
-	if ring != s.moves.ring {
+	if ring != s.moves.ring || lost {
 		s.moves.ring = ring
 		s.moves.began.Store(int64(now))
-		if s.cluster.Lost() {
+		if lost {
 			s.moves.again = []time.Duration{now + lookAgainSoon, now + lookAgainLater}
-			return true, true
 		}
-		return true, anyway
+		return true, lost || anyway
 	}
 	due := len(s.moves.again) > 0 && s.moves.again[0] <= now
 	if moving || !due && !anyway { // while limits still stand in line it would find the same again
@@ -122,8 +123,8 @@ func (s *Syncer) stillMoving() (is bool) {
 	return is
 }
 
-// lookAgain has the next look for limits that belong elsewhere take place in a while.
-func (s *Syncer) lookAgain() {
+// LookAgain has the next look for limits that belong elsewhere take place in a while.
+func (s *Syncer) LookAgain() {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
 	if len(s.moves.again) == 0 {
@@ -190,6 +191,7 @@ func (s *Syncer) giveOne(n *limits.Named, id []byte, node string) {
 	case !ok:
 	case !lined: // the node has left meanwhile
 		s.keep(key)
+		s.LookAgain()
 	default:
 		s.describe(n, key, g)
 	}
@@ -248,7 +250,7 @@ func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 	s.metrics.taken.Inc()
 	s.shares.changed(id)
 	if !s.owns(nobody, id) {
-		s.lookAgain()
+		s.LookAgain()
 	}
 }
 
@@ -266,17 +268,20 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 			o.report = append(o.report, frozen{id: asked[gone], moved: g})
 		}
 	}
-	sent := 0
+	sent, changed := 0, false
 	for ; sent < len(moving) && room(); sent++ {
 		id := moving[sent]
 		if !s.owns(o.name, bytesOf(id)) {
-			s.lookAgain() // the ring has changed again
+			changed = true
 			continue
 		}
 		if g, fresh, ok := s.give(id, o.name); ok && fresh {
 			size += messageBytes(id)
 			o.report = append(o.report, frozen{id: id, moved: g})
 		}
+	}
+	if changed { // the ring, once more
+		s.LookAgain()
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -301,13 +306,13 @@ func (s *Syncer) rememberAway(id []byte) {
 	if s.away.Has(id) {
 		return
 	}
-	s.moves.mu.Lock()
+	s.moves.mu.Lock() // so that of several who come at once one does
+	defer s.moves.mu.Unlock()
 	g, ok := s.moves.given[string(id)]
-	s.moves.mu.Unlock()
 	if !ok {
 		g.state = s.limiter.State(id)
 	}
-	if g.state != (limits.State{}) {
+	if g.state != (limits.State{}) && !s.away.Has(id) {
 		s.away.Put(id, g.state)
 	}
 }

@@ -69,6 +69,8 @@ type node struct {
 	tick    func()                           // called when it reads its clock, if not nil
 	heard   func(report *limits.Report)      // called with what is reported to it, if not nil
 	told    func(from *node, s limits.Named) // called with each state that it is told, if not nil
+	asked   string                           // the ring when it was asked what is lost
+	asking  func()                           // called when it is asked that, if not nil
 }
 
 var beginning = time.Unix(1_767_268_800, 0) // Thursday, 2026-01-01 12:00 UTC
@@ -89,7 +91,7 @@ func newWorld(t *testing.T, nodes int) *world {
 // restart makes a new process of a node, which knows nothing.
 func (n *node) restart() {
 	n.starts++
-	n.start = n.starts
+	n.start, n.asked = n.starts, ""
 	n.limiter = limits.New(n.size, n.time)
 	n.sync = New(Options{Limiter: n.limiter, Cluster: n, Slack: n.slack, Size: n.size})
 }
@@ -167,7 +169,18 @@ func (n *node) Knows(name string) bool {
 
 func (n *node) Start() int64 { return n.start }
 
-func (n *node) Lost() bool { return true } // places of single limits change here
+// Lost takes any other ring for one in which something is lost, since places of single limits change here.
+func (n *node) Lost() bool {
+	ring, _ := n.Ring()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.asking != nil {
+		n.asking()
+	}
+	lost := n.asked != ring
+	n.asked = ring
+	return lost
+}
 
 // Ring gives one only where states are to move.
 func (n *node) Ring() (string, []string) {

@@ -5,11 +5,17 @@ package limits
 // quickRequests reads a message of requests, if it has the plain form; else dst is as it was.
 func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
 	s, items := newScanner(message), len(dst)
-	for n := s.openItems(); s.more(']', n) && n < MaxItems; n++ {
+	s.openItems()
+	for n := 0; s.more(']', n); n++ {
+		if n == MaxItems {
+			s.fail()
+			break
+		}
 		dst = append(dst, Request{})
 		s.request(&dst[len(dst)-1])
 	}
 	if !s.closeItems() {
+		clear(dst[items:]) // which may share memory with message
 		return dst[:items], false
 	}
 	return dst, true
@@ -18,24 +24,29 @@ func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
 // quickResults does that for results.
 func quickResults(dst []Result, message []byte) (_ []Result, ok bool) {
 	s, items := newScanner(message), len(dst)
-	for n := s.openItems(); s.more(']', n) && n < MaxItems; n++ {
+	s.openItems()
+	for n := 0; s.more(']', n); n++ {
+		if n == MaxItems {
+			s.fail()
+			break
+		}
 		dst = append(dst, Result{})
 		s.result(&dst[len(dst)-1])
 	}
 	if !s.closeItems() {
+		clear(dst[items:]) // which may share memory with message
 		return dst[:items], false
 	}
 	return dst, true
 }
 
-// openItems reads what all messages begin with, and gives 0, the number of items read so far.
-func (s *scanner) openItems() int {
+// openItems reads what all messages begin with.
+func (s *scanner) openItems() {
 	s.eat('{')
 	if s.name() != "rate_limits" {
 		s.fail()
 	}
 	s.eat('[')
-	return 0
 }
 
 // closeItems reads what all messages end with, and says whether all has been read.

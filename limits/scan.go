@@ -127,8 +127,8 @@ func (s *scanner) integer() int64 {
 	return int64(n)
 }
 
-// byte reads a plain integer from 0 to 255.
-func (s *scanner) byte() uint8 {
+// octet reads a plain integer from 0 to 255.
+func (s *scanner) octet() uint8 {
 	n := s.integer()
 	if n < 0 || n > 255 {
 		s.fail()
@@ -136,8 +136,8 @@ func (s *scanner) byte() uint8 {
 	return uint8(n)
 }
 
-// true reads the one truth value that messages have, since the other is left out.
-func (s *scanner) true() bool {
+// truth reads the one truth value that messages have, since the other is left out.
+func (s *scanner) truth() bool {
 	s.peek()
 	if !strings.HasPrefix(s.message[s.at:], "true") {
 		s.fail()

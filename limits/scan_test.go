@@ -66,6 +66,7 @@ func TestScannerLeavesOddMessages(t *testing.T) {
 		`{"rate_limits":[{"name":"a" "hits":1}]}`, `{"rate_limits":[{"name","hits":1}]}`, `{"rate_limits":[{name:"a"}]}`,
 		`{"rate_limits":[{"behavior":["GLOBAL",]}]}`, `{"rate_limits":[{"behavior":["GLOBAL" "GLOBAL"]}]}`, `{"rate_limits":[{"behavior":[1]}]}`,
 		`{"rate_limits":[{"behavior":["GLOBAL"}]}`, `{"rate_limits":[{]}]}`, `{"rate_limits":[}`, `{"rate_limits":[{"hits":1]}`,
+		`{"rate_limits":[` + strings.Repeat("{},", MaxItems) + `}`, `{"rate_limits":[` + strings.Repeat("{},", MaxItems) + `{}]}`,
 		"{\f\"rate_limits\":[]}", "{\u00a0}", `{"rate_limits":[]}/*x*/`,
 	} {
 		if _, ok := quickRequests(nil, []byte(message)); ok {

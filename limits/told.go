@@ -3,7 +3,8 @@ package limits
 import "github.com/go-json-experiment/json"
 
 // Marshal writes what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and [AppendResults].)
-// Anything else of plain JSON is written as the JSON library does. Invalid UTF-8 is an error.
+// Anything else of plain JSON is written as the JSON library does. Invalid UTF-8, which no name has, becomes the replacement
+// character in the former, and is an error in the latter.
 func Marshal(message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
@@ -155,7 +156,7 @@ func (s *scanner) owed(o *Owed) {
 			o.UniqueKey = s.text()
 		case "algorithm":
 			s.once(&seen, 2)
-			o.Algorithm = Algorithm(s.byte())
+			o.Algorithm = Algorithm(s.octet())
 		case "limit":
 			s.once(&seen, 3)
 			o.Limit = s.integer()
@@ -179,7 +180,7 @@ func (s *scanner) owed(o *Owed) {
 			o.Epoch = s.integer()
 		case "keep_copy":
 			s.once(&seen, 10)
-			o.Copy = s.true()
+			o.Copy = s.truth()
 		default:
 			s.fail()
 		}
@@ -202,7 +203,7 @@ func (s *scanner) named(n *Named) {
 			n.Take = s.integer()
 		case "algorithm": // an unknown one as what it is, unlike in an answer to a check
 			s.once(&seen, 5)
-			n.Algorithm = Algorithm(s.byte())
+			n.Algorithm = Algorithm(s.octet())
 		default:
 			if !s.snapshotMember(name, &n.Snapshot, &seen) {
 				s.fail()

@@ -83,6 +83,7 @@ type Peer struct {
 	health  breaker
 	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
 	life    atomic.Int64           // of its process, as it last said
+	past    int64                  // the one before, of which a message may come late; guarded by set.mu
 	left    atomic.Int64           // the life in which it said that it is about to stop; 0 if it hasn't, or is there again
 	handed  atomic.Pointer[string] // the ring for which it has handed over everything
 	gone    atomic.Bool            // nobody is to call it any more

@@ -194,3 +194,26 @@ func TestLost(t *testing.T) {
 	s.Leave()
 	expect("leaving", true)
 }
+
+// TestLateMessageOfAFormerLife: what a process said before it was replaced changes nothing any more.
+func TestLateMessageOfAFormerLife(t *testing.T) {
+	s := still(t)
+	s.Update("a:1", list("a:1", "b:1"))
+	say := func(start string, leaving bool) {
+		h := http.Header{}
+		h.Set(HeaderStart, start)
+		if leaving {
+			h.Set(HeaderLeaving, "1")
+		}
+		s.Heard("b:1", h)
+	}
+	say("1", false)
+	say("2", false)
+	lost := s.lost.Get()
+	say("1", true)
+	say("1", false)
+	say("2", false)
+	if n := s.View().Nodes(); n != 2 || s.lost.Get() != lost {
+		t.Errorf("%d nodes; %d restarts are counted, want %d", n, s.lost.Get(), lost)
+	}
+}

@@ -330,16 +330,20 @@ func (s *Set) heardOfLife(from string, h http.Header) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.View().peer(from) != p {
+	if s.closed || s.View().peer(from) != p || start == p.past {
 		return
 	}
-	switch was := p.life.Load(); {
+	was := p.life.Load()
+	switch {
 	case leaving:
 		s.setLeftLocked(p, start)
 	case was != start && p.left.Load() != start:
 		s.comeBackLocked(p, was)
 	}
-	p.life.Store(start)
+	if was != start {
+		p.past = was
+		p.life.Store(start)
+	}
 }
 
 // setLeftLocked takes a node that is about to stop out of the ring, until it is there again in another life.

@@ -3,7 +3,6 @@ package server
 import (
 	"errors"
 	"io"
-	"math/bits"
 	"net/http"
 	"os"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 const (
 	maxBody     = 1 << 20   // of a client's request: 1,000 items of some 1,000 bytes
 	smallBody   = 64 << 10  // what any request may take; larger ones share
+	sizeStep    = 256 << 10 // by which those differ, so that the memory of one is good for others
 	largeBodies = 256 << 20 // in all, so that many large requests, sent or read slowly, can't fill the memory
 )
 
@@ -108,6 +108,7 @@ func (x *exchange) enlarge(expect int, room *room) bool {
 		x.body = append(make([]byte, 0, size), x.body...)
 		return true
 	}
+	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if !x.take(room, int64(size)) {
 		return false
 	}
@@ -115,7 +116,7 @@ func (x *exchange) enlarge(expect int, room *room) bool {
 	if used, ok := usedBodies.Get().(*[]byte); ok && cap(*used) >= size {
 		x.large = *used
 	} else {
-		x.large = make([]byte, 0, 1<<bits.Len(uint(size-1))) // of few sizes, so that it is good for others
+		x.large = make([]byte, 0, size)
 	}
 	x.body = append(x.large[:0:size], x.body...)
 	freeBody(large)

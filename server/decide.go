@@ -302,9 +302,13 @@ func (s *Server) countOwned(x *exchange, g *group, by *peers.View, lost *exchang
 	for _, place := range g.places {
 		r := &x.requests[place]
 		id := r.AppendID(nil)
-		if owner := view.Owner(id); owner != nil && view != by {
+		owner := view.Owner(id)
+		if owner != nil && view != by {
 			lost.groupOf(owner, again).add(place, r)
 			continue
+		}
+		if owner != nil {
+			s.global.LookAgain() // if the lists agree by then, it goes back
 		}
 		s.countOwn(id, r, s.name(view), &m, &x.results[place])
 	}

@@ -67,7 +67,7 @@ func (s *Server) countAllFor(ctx context.Context, x *exchange, from caller) {
 	for tries := 3; ; tries-- {
 		view := s.peers.View()
 		s.takeOverFor(ctx, x, view, from)
-		if s.tryCount(x, view, from, tries == 0) {
+		if s.tryCount(x, view, from, tries == 0 || ctx.Err() != nil) {
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"weir/limits"
 	"weir/peers"
@@ -544,4 +547,30 @@ func TestStandsInAsOwner(t *testing.T) {
 	if status, answer := comes.tell(t, peers.BatchPath, body); status != http.StatusOK || !strings.Contains(answer, `"remaining":4`) {
 		t.Errorf("%d %s", status, answer)
 	}
+}
+
+// TestTakesBackWhatItHandsOver has a node take another one for the owner for a moment, and then itself again. What the other
+// has counted meanwhile comes back, though it has never had another list.
+func TestTakesBackWhatItHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startAir(t, 2)
+		a, b := c.nodes[0], c.nodes[1]
+		keys := c.keysOf(b, 20)
+		a.looksAgain(t) // so that it has no reason left to
+		b.know(a)
+		a.use(t, keys, 4)
+		b.know(a, b)
+		a.looksAgain(t)
+		if held := metrics(t, a)["weir_state_entries"]; held != 0 {
+			t.Errorf("it still holds %v limits", held)
+		}
+		wantAll(t, keys, 6, a, b)
+	})
+}
+
+// looksAgain lets the time of a bubble pass in which a node looks for limits that belong elsewhere, if it has a reason to.
+func (n *node) looksAgain(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	n.global.Run(ctx)
 }
