@@ -154,7 +154,7 @@ func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 	})
 	s.metrics.receive(report, isNew)
 	if report.Handed != "" {
-		s.cluster.Handed(node, report.Handed)
+		s.cluster.Handed(node, strings.Clone(report.Handed)) // the report is read in memory that others get
 	}
 	answer := &limits.States{States: []limits.Named{}}
 	for i := range debts {
