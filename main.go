@@ -150,7 +150,8 @@ func serve(c config, log zerolog.Logger) error {
 	defer loops.Wait()
 	defer stopLoops()
 
-	loops.Go(func() { server.KeepMemory(ctx, int(c.CacheSize), log) })
+	hurry := make(chan struct{})
+	loops.Go(func() { server.KeepMemory(ctx, hurry, int(c.CacheSize), log) })
 	files, err := c.loadTLS()
 	if err != nil {
 		return err
@@ -193,6 +194,7 @@ func serve(c config, log zerolog.Logger) error {
 	case sig := <-signals:
 		log.Info().Stringer("signal", sig).Msg("stopping")
 		srv.Drain()
+		close(hurry)
 		if cluster != nil && cluster.Leave() {
 			loops.Go(func() { cluster.TellLeaving(ctx) })
 		}

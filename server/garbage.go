@@ -14,9 +14,10 @@ import (
 )
 
 // KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
-// container may have, until ctx ends. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits
+// container may have, until ctx ends. Once hurry is closed there is more room for garbage: the node is about to end, and has much to
+// do until then. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits
 // that may be remembered, are more than the container has memory for.
-func KeepMemory(ctx context.Context, states int, log zerolog.Logger) {
+func KeepMemory(ctx context.Context, hurry <-chan struct{}, states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
@@ -33,12 +34,16 @@ func KeepMemory(ctx context.Context, states int, log zerolog.Logger) {
 	defer tick.Stop()
 	for now := 0; ; {
 		runtimemetrics.Read(live)
-		if next := gcPercent(live[0].Value.Uint64()); next < now*9/10 || next > now*11/10 { // each change stops the world for a moment
+		if next := gcPercent(live[0].Value.Uint64(), spareMemory); next < now*9/10 || next > now*11/10 { // each change stops the world
 			now = next
 			debug.SetGCPercent(now)
 		}
 		select {
 		case <-ctx.Done():
+			return
+		case <-hurry:
+			runtimemetrics.Read(live)
+			debug.SetGCPercent(gcPercent(live[0].Value.Uint64(), 3*spareMemory))
 			return
 		case <-tick.C:
 		}
@@ -50,9 +55,9 @@ const spareMemory = 256 << 20
 
 // gcPercent gives GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
 // that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
-func gcPercent(live uint64) int {
+func gcPercent(live, spare uint64) int {
 	live = max(live, 1)
-	return int(100 * max(live, min(4*live, spareMemory)) / live)
+	return int(100 * max(live, min(4*live, spare)) / live)
 }
 
 // memoryFor gives about the bytes that a node with so many limits takes.

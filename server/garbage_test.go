@@ -7,7 +7,7 @@ import (
 
 func TestGCPercent(t *testing.T) {
 	for live, want := range map[uint64]int{0: 400, 1: 400, 1 << 20: 400, 64 << 20: 400, 128 << 20: 200, 256 << 20: 100, 1 << 40: 100} {
-		if got := gcPercent(live); got != want {
+		if got := gcPercent(live, spareMemory); got != want {
 			t.Errorf("%d bytes in use: %d, want %d", live, got, want)
 		}
 	}
