@@ -26,14 +26,14 @@ type owner struct {
 	failed  bool     // it has been sent before; guarded by sending
 	handed  string   // the ring for which it has heard that it has everything; guarded by sending
 
-	mu       sync.Mutex    // guards all below; may be locked while a shard or moves is, not the other way round
-	line     []string      // limits with something gathered
-	reported int           // the length of report
-	moving   []string      // limits that belong to the node by now; it may have got some already
-	given    []string      // those of them that it has asked for
-	toHand   string        // the ring for which it is to hear that it has everything
-	since    time.Duration // no debt is older, by Clock; of no meaning while there is none
-	gone     bool          // the node has left, and nothing must stand in line here
+	mu       sync.Mutex     // guards all below; may be locked while a shard or moves is, not the other way round
+	line     []string       // limits with something gathered
+	reported int            // the length of report
+	moving   []limits.Found // limits that belong to the node by now, latest first; it may have got some already
+	given    []string       // those of them that it has asked for
+	toHand   string         // the ring for which it is to hear that it has everything
+	since    time.Duration  // no debt is older, by Clock; of no meaning while there is none
+	gone     bool           // the node has left, and nothing must stand in line here
 }
 
 // A turn is a lock for which one need not wait longer than one likes.

@@ -68,15 +68,39 @@ func (s *Syncer) noticeRing(anyway bool) {
 	}
 }
 
+// lookParts is in how many parts all limits are looked at, so that those of the first can go while the others are looked at.
+const lookParts = 8
+
 // look lets the limits that belong elsewhere stand in line for their owners.
 func (s *Syncer) look() {
-	elsewhere := s.limiter.Find(func(id []byte) (node string, ok bool) {
-		node, known := s.cluster.Owner(id)
-		return node, known && node != nobody
-	})
-	for node, ids := range elsewhere {
-		s.owner(node).change(func(o *owner) { o.moving = append(o.moving, ids...) })
+	for part := range lookParts {
+		elsewhere := s.limiter.Find(part, lookParts, func(id []byte) (node string, ok bool) {
+			node, known := s.cluster.Owner(id)
+			return node, known && node != nobody
+		})
+		for node, found := range elsewhere {
+			s.owner(node).change(func(o *owner) { o.moving = merge(o.moving, found) })
+		}
 	}
+}
+
+// merge gives all that is in two lines, latest first. It may use the memory of either.
+func merge(a, b []limits.Found) []limits.Found {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	both := make([]limits.Found, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if limits.LatestFirst(a[0], b[0]) <= 0 {
+			both, a = append(both, a[0]), a[1:]
+		} else {
+			both, b = append(both, b[0]), b[1:]
+		}
+	}
+	return append(append(both, a...), b...)
 }
 
 // mayLook says whether the ring has changed, and whether it is time to look, and takes note of it. A change by which this node
@@ -255,10 +279,11 @@ func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 }
 
 // freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait. Only it, with the
-// sending of o held, takes something out of the two lines; others put something behind.
+// turn of sending to o, takes something out of the two lines.
 func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	o.mu.Lock()
-	asked, moving := o.given, o.moving
+	asked, moving := o.given, o.moving[:min(len(o.moving), maxReport)]
+	o.moving = o.moving[len(moving):]
 	o.mu.Unlock()
 	room := func() bool { return len(o.report) < maxReport && size < maxBytes }
 	gone := 0
@@ -270,7 +295,7 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	}
 	sent, changed := 0, false
 	for ; sent < len(moving) && room(); sent++ {
-		id := moving[sent]
+		id := moving[sent].ID
 		if !s.owns(o.name, bytesOf(id)) {
 			changed = true
 			continue
@@ -285,7 +310,7 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.given, o.moving = o.given[gone:], o.moving[sent:]
+	o.given, o.moving = o.given[gone:], merge(moving[sent:], o.moving)
 	return len(o.given)+len(o.moving) > 0
 }
 

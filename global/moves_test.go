@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -327,5 +328,31 @@ func TestGivenIsReportedSoon(t *testing.T) {
 	m.move(r, b)
 	if a.sync.Give(b.name, ask); !a.sync.owner(b.name).due.Load() {
 		t.Error("no report is due")
+	}
+}
+
+// TestMerge: all that was in two lines is in one, latest first.
+func TestMerge(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 1000 {
+		var lines [2][]limits.Found
+		var want []limits.Found
+		for i := range lines {
+			for range random.IntN(6) {
+				f := limits.Found{ID: fmt.Sprint(len(want)), Expiry: random.Int64N(8)}
+				lines[i], want = append(lines[i], f), append(want, f)
+			}
+			slices.SortFunc(lines[i], limits.LatestFirst)
+		}
+		got := slices.Clone(merge(lines[0], lines[1]))
+		if !slices.IsSortedFunc(got, limits.LatestFirst) {
+			t.Fatalf("%v", got)
+		}
+		byID := func(a, b limits.Found) int { return strings.Compare(a.ID, b.ID) }
+		slices.SortFunc(got, byID)
+		slices.SortFunc(want, byID)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
 	}
 }

@@ -6,36 +6,36 @@ import (
 	"unsafe"
 )
 
-// Find gives the ids of the limits for which where is true, by what it says of them, those that are whole again latest first.
-// where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
-func (l *Limiter) Find(where func(id []byte) (place string, ok bool)) map[string][]string {
-	type found struct {
-		held   *record
-		expiry int64
-	}
-	places := map[string][]found{}
-	for i := range l.shards {
-		s := &l.shards[i]
+// A Found is a limit that [Limiter.Find] has found.
+type Found struct {
+	ID     string
+	Expiry int64 // when it is whole again if nobody takes anything, in Unix nanoseconds
+}
+
+// Find gives those limits in one of some parts of all for which where is true, by what it says of them, those that are whole
+// again latest first. where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
+func (l *Limiter) Find(part, parts int, where func(id []byte) (place string, ok bool)) map[string][]Found {
+	places := map[string][]Found{}
+	shards := l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts]
+	for i := range shards {
+		s := &shards[i]
 		s.mu.Lock()
 		for _, held := range s.states.all() {
 			id := held.id()
 			if place, ok := where(unsafe.Slice(unsafe.StringData(id), len(id))); ok {
-				places[place] = append(places[place], found{held, held.expiry()})
+				places[place] = append(places[place], Found{id, held.expiry()})
 			}
 		}
 		s.mu.Unlock()
 	}
-	ids := make(map[string][]string, len(places))
-	for place, all := range places {
-		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.expiry, a.expiry) })
-		list := make([]string, len(all))
-		for i := range all {
-			list[i] = all[i].held.id()
-		}
-		ids[place] = list
+	for _, found := range places {
+		slices.SortFunc(found, LatestFirst)
 	}
-	return ids
+	return places
 }
+
+// LatestFirst orders limits by when they are whole again.
+func LatestFirst(a, b Found) int { return cmp.Compare(b.Expiry, a.Expiry) }
 
 // Has says whether anything is remembered of a limit.
 func (l *Limiter) Has(id []byte) bool {
