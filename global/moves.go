@@ -21,8 +21,8 @@ type moves struct {
 	ring  string          // that limits were looked for last
 	again []time.Duration // when to look again, by Clock: for what was counted by those who had not heard of the change yet
 	given map[string]given
-	last  int64                             // the number of the last one that was given
-	taken *simplelru.LRU[takenID, struct{}] // lately
+	last  int64                           // the number of the last one that was given
+	taken *simplelru.LRU[int64, *numbers] // lately, by the life of the process that gave it
 }
 
 // A given is a state on its way to its new owner.
@@ -32,15 +32,40 @@ type given struct {
 	node  string
 }
 
-// A takenID is the number of a state and the life of the process that gave it.
-type takenID struct{ start, take int64 }
+// numbers are those of the states that one process has given to this node, as far as it remembers: of the last maxTakes. It has to
+// as long as an answer may be late.
+type numbers struct {
+	last int64 // the largest
+	bits [maxTakes / 64]uint64
+}
 
-// maxTaken bounds the states that this node remembers to have been given. It has to as long as an answer may be late.
-const maxTaken = 100_000
+const (
+	maxTakes  = 1 << 17
+	maxGivers = 64
+)
+
+// add adds a positive number. It is false if that has been added before.
+func (t *numbers) add(n int64) (isNew bool) {
+	if n <= t.last-maxTakes {
+		return true // or it was too long ago
+	}
+	if n-t.last >= maxTakes {
+		clear(t.bits[:])
+		t.last = n
+	}
+	for t.last < n {
+		t.last++
+		t.bits[t.last/64%int64(len(t.bits))] &^= 1 << (t.last % 64)
+	}
+	word, bit := &t.bits[n/64%int64(len(t.bits))], uint64(1)<<(n%64)
+	isNew = *word&bit == 0
+	*word |= bit
+	return isNew
+}
 
 func (m *moves) init() {
 	m.scanning, m.given = newTurn(), map[string]given{}
-	m.taken, _ = simplelru.NewLRU[takenID, struct{}](maxTaken, nil)
+	m.taken, _ = simplelru.NewLRU[int64, *numbers](maxGivers, nil)
 }
 
 // When to look again after a change of the ring, and after a state has come here by mistake.
@@ -245,7 +270,7 @@ func (s *Syncer) TakeOver(states []limits.Named) {
 		state, sane := n.State()
 		name := limits.Name{Name: n.Name, UniqueKey: n.UniqueKey}
 		switch {
-		case n.Take == 0 || !sane || !name.Valid():
+		case n.Take <= 0 || !sane || !name.Valid():
 		case state == (limits.State{}): // it ran out on the way
 			s.metrics.expiredStates.Inc()
 		default:
@@ -255,15 +280,23 @@ func (s *Syncer) TakeOver(states []limits.Named) {
 	}
 }
 
+// numbersOf gives those of the states that a process has given. The caller holds mu.
+func (m *moves) numbersOf(start int64) *numbers {
+	t, ok := m.taken.Get(start)
+	if !ok {
+		t = new(numbers)
+		m.taken.Add(start, t)
+	}
+	return t
+}
+
 func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 	s.moves.mu.Lock()
-	number := takenID{n.Start, n.Take}
-	if s.moves.taken.Contains(number) {
+	if !s.moves.numbersOf(n.Start).add(n.Take) {
 		s.moves.mu.Unlock()
 		s.metrics.movedAgain.Inc()
 		return
 	}
-	s.moves.taken.Add(number, struct{}{})
 	// Under the lock, so that nobody who is told of it a second time goes on before it is there.
 	ok := s.limiter.Put(id, state.Shift(s.limiter.Now().Sub(time.Unix(0, n.Now))))
 	s.moves.mu.Unlock()

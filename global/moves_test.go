@@ -2,6 +2,7 @@ package global
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -354,5 +355,30 @@ func TestMerge(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("%v, want %v", got, want)
 		}
+	}
+}
+
+// TestNumbers adds numbers in any order, some of them twice: each is new once, as long as it is remembered.
+func TestNumbers(t *testing.T) {
+	random := rand.New(rand.NewPCG(2, 2))
+	for _, spread := range []int64{1, 100, maxTakes / 2, maxTakes - 1} {
+		var some numbers
+		seen := map[int64]bool{}
+		for i := int64(1); i < 300_000; i += 1 + random.Int64N(3) {
+			n := max(1, i-random.Int64N(spread))
+			if got := some.add(n); got == seen[n] {
+				t.Fatalf("spread %d: %d is new: %v, the last is %d", spread, n, got, some.last)
+			}
+			seen[n] = true
+		}
+	}
+	var some numbers
+	for _, n := range []int64{1, math.MaxInt64 - 1, math.MaxInt64, math.MaxInt64 - maxTakes + 1} {
+		if !some.add(n) || some.add(n) {
+			t.Errorf("%d is not new once", n)
+		}
+	}
+	if !some.add(1) {
+		t.Error("it remembers all numbers")
 	}
 }
