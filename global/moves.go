@@ -45,22 +45,27 @@ const (
 )
 
 // add adds a positive number. It is false if that has been added before.
-func (t *numbers) add(n int64) (isNew bool) {
-	if n <= t.last-maxTakes {
+func (seen *numbers) add(n int64) (isNew bool) {
+	if n <= seen.last-maxTakes {
 		return true // or it was too long ago
 	}
-	if n-t.last >= maxTakes {
-		clear(t.bits[:])
-		t.last = n
+	if n-seen.last >= maxTakes {
+		clear(seen.bits[:])
+		seen.last = n
 	}
-	for t.last < n {
-		t.last++
-		t.bits[t.last/64%int64(len(t.bits))] &^= 1 << (t.last % 64)
+	for seen.last < n {
+		seen.last++
+		word, bit := seen.at(seen.last)
+		*word &^= bit
 	}
-	word, bit := &t.bits[n/64%int64(len(t.bits))], uint64(1)<<(n%64)
+	word, bit := seen.at(n)
 	isNew = *word&bit == 0
 	*word |= bit
 	return isNew
+}
+
+func (seen *numbers) at(n int64) (word *uint64, bit uint64) {
+	return &seen.bits[n/64%int64(len(seen.bits))], 1 << (n % 64)
 }
 
 func (m *moves) init() {
@@ -82,14 +87,15 @@ func (s *Syncer) noticeRing(anyway bool) {
 		return
 	}
 	changed, look := s.mayLook(ring, anyway)
+	if !changed && !look {
+		return
+	}
+	s.moves.leaving.Store(len(others) == s.cluster.Nodes())
 	if look {
 		s.look()
 	}
-	if changed || look {
-		s.moves.leaving.Store(len(others) == s.cluster.Nodes())
-		for _, node := range others {
-			s.owner(node).change(func(o *owner) { o.toHand = ring })
-		}
+	for _, node := range others {
+		s.owner(node).change(func(o *owner) { o.toHand = ring })
 	}
 }
 
