@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -128,10 +129,10 @@ func (l *Limiter) lock(id []byte) (s *shard, now int64) {
 }
 
 // sweepEvery is the time in which Run looks at every shard once; sweepAtOnce, how many it looks at before it lets others run:
-// what takes longer than a few milliseconds would keep requests waiting for a processor.
+// what takes longer than a millisecond would keep requests waiting for a processor.
 const (
 	sweepEvery  = 4 * time.Second
-	sweepAtOnce = 16
+	sweepAtOnce = 4
 )
 
 // Run sweeps at intervals until ctx ends.
@@ -157,10 +158,14 @@ func (l *Limiter) sweep(shards []shard) {
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
-		if now := s.read(l.now); s.sweepDue(now) {
-			s.sweep(now)
+		due := s.sweepDue(s.read(l.now))
+		if due {
+			s.sweep(s.latest)
 		}
 		s.mu.Unlock()
+		if due {
+			runtime.Gosched() // requests first
+		}
 	}
 }
 
