@@ -14,9 +14,9 @@ import (
 )
 
 // KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
-// container may have, until ctx ends. Once hurry is closed there is more room for garbage: the node is about to end, and has much to
-// do until then. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits
-// that may be remembered, are more than the container has memory for.
+// container may have, until ctx ends. Once hurry is closed there is more room for garbage: the node is about to end, and has
+// much to do until then. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits that may be
+// remembered, are more than the container has memory for.
 func KeepMemory(ctx context.Context, hurry <-chan struct{}, states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
