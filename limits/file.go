@@ -47,8 +47,8 @@ func (l *Limiter) Save(w io.Writer) (states int, err error) {
 func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 	s.mu.Lock()
 	now := l.now()
-	all := make([]Named, 0, s.states.len())
-	for _, held := range s.states.all() { // the least recently used first, as they are to be put again
+	all := make([]Named, 0, s.agenda.size)
+	for _, held := range s.states.inOrder() { // the least recently used first, as they are to be put again
 		var n Named
 		if n.Set(held.State, now); n.Used != 0 || n.Rest != 0 {
 			n.Name, n.UniqueKey = SplitID(held.id())

@@ -28,7 +28,7 @@ type Limiter struct {
 // many enough that the shards fill evenly, and a little less than fit into one of a map's tables of 1,024 slots.
 const (
 	shardSize = 850
-	maxShards = 1 << 16 // with more states than for so many, shards are larger
+	maxShards = 1 << 16 // with more states than for so many, shards are larger, up to places
 )
 
 // New makes a Limiter for size states at most, which asks now for the time: now must be quick, since a lock may be held. It
@@ -40,7 +40,7 @@ func New(size int, now func() time.Time) *Limiter {
 	count := min((size-1)/shardSize+1, maxShards)
 	l := &Limiter{now: now, zones: newZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
 	for i := range l.shards {
-		l.shards[i].init(size*(i+1)/count - size*i/count)
+		l.shards[i].init(min(size*(i+1)/count-size*i/count, places))
 	}
 	return l
 }
@@ -128,16 +128,17 @@ func (l *Limiter) lock(id []byte) (s *shard, now int64) {
 	return s, s.read(l.now)
 }
 
-// sweepEvery is the time in which Run looks at every shard once; sweepAtOnce, how many it looks at before it lets others run:
-// what takes longer than a millisecond would keep requests waiting for a processor.
+// sweepEvery is the time in which Run looks at every shard once. It does so in at most so many portions, in each of which a
+// shard in which something is due takes microseconds, and a tenth of a millisecond where all is.
 const (
-	sweepEvery  = 4 * time.Second
-	sweepAtOnce = 4
+	sweepEvery   = 4 * time.Second
+	sweepAtOnce  = 4
+	sweepAtTimes = 500
 )
 
 // Run sweeps at intervals until ctx ends.
 func (l *Limiter) Run(ctx context.Context) {
-	parts := (len(l.shards)-1)/sweepAtOnce + 1
+	parts := min((len(l.shards)-1)/sweepAtOnce+1, sweepAtTimes)
 	tick := time.NewTicker(sweepEvery / time.Duration(parts))
 	defer tick.Stop()
 	for part := 0; ; part = (part + 1) % parts {
@@ -145,7 +146,7 @@ func (l *Limiter) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			l.sweep(l.shards[part*sweepAtOnce : min((part+1)*sweepAtOnce, len(l.shards))])
+			l.sweep(l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts])
 		}
 	}
 }
@@ -183,7 +184,7 @@ func (l *Limiter) Stats() Stats {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		sum.Entries += s.states.len()
+		sum.Entries += s.agenda.size
 		sum.Expired += s.stats.Expired
 		sum.EvictedUsed += s.stats.EvictedUsed
 		sum.EvictedDrained += s.stats.EvictedDrained
@@ -199,11 +200,14 @@ type shard struct {
 	states  store
 	changed func(Named) // is told of changes; nil if nobody wants to know
 
+	agenda  agenda
 	size    int
 	drained int   // states marked drained
-	due     int64 // no state runs out before, as far as is known (Unix nanoseconds)
+	due     int64 // no state runs out before (Unix nanoseconds)
 	swept   int64 // when the last sweep was
 	stats   Stats
+
+	_ [32]byte // up to the end of a cache line
 }
 
 func (s *shard) init(size int) {
@@ -229,6 +233,9 @@ func (s *shard) decide(id string, q *query, now int64, result *Result) {
 		s.remove(held, now, &s.stats.Expired)
 	} else {
 		s.replace(held, next, now)
+		if q.hits < 0 {
+			s.schedule(held, now)
+		}
 	}
 }
 
@@ -238,10 +245,26 @@ func (s *shard) replace(held *record, next State, now int64) {
 	}
 	s.countDrained(held.State, -1)
 	s.countDrained(next, +1)
-	if next.duration < held.duration {
-		s.due = min(s.due, next.expiry())
-	}
+	was := held.State
 	held.State = next
+	if next.mayEndBefore(&was) {
+		s.schedule(held, now)
+	}
+}
+
+// mayEndBefore says whether s, which follows was, may be whole earlier. Hits that are given back can do that, too.
+func (s *State) mayEndBefore(was *State) bool {
+	return s.duration < was.duration || s.limit > was.limit || s.stamp < was.stamp || s.algorithm != was.algorithm
+}
+
+// schedule has a sweep look at held when it runs out.
+func (s *shard) schedule(held *record, now int64) { s.agenda.advance(held, s.dueOf(&held.State, now)) }
+
+// dueOf gives when a sweep is to look at st.
+func (s *shard) dueOf(st *State, now int64) tick {
+	due := min(st.expiry(), now+horizon)
+	s.due = min(s.due, due)
+	return tickOf(due)
 }
 
 // tell tells of what has become of id.
@@ -267,18 +290,16 @@ func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
 	next, ok := held.join(d, now)
 	if ok {
 		s.replace(held, next, now)
-		s.due = min(s.due, next.expiry()) // its window may be an older one
 	}
 	return ok
 }
 
 func (s *shard) add(id string, next State, now int64) {
-	if s.states.len() >= s.size {
+	if s.agenda.size >= s.size {
 		s.makeRoom(now)
 	}
-	s.states.add(id, next)
+	s.agenda.add(s.states.add(id, next), s.dueOf(&next, now))
 	s.countDrained(next, +1)
-	s.due = min(s.due, next.expiry())
 	s.tell(id, next, now)
 }
 
@@ -300,28 +321,35 @@ func (s *State) expired(now int64) bool {
 }
 
 const (
-	sweepAnyway = int64(time.Minute) // due is a guess once durations have become shorter, so look now and then
 	sweepAtMost = int64(time.Second) // a full shard with short limits must not be swept for every new key
 	spareAtMost = 32                 // how many drained limits an eviction passes over
 )
 
 func (s *shard) sweepDue(now int64) bool {
-	return s.states.len() > 0 && (s.due <= now || now-s.swept >= sweepAnyway || now < s.swept)
+	return s.agenda.size > 0 && s.due <= now
 }
 
-// sweep removes what is whole.
+// sweep removes what is whole. It looks at what may be, and where it comes so late that ticks have lost their meaning, at all.
 func (s *shard) sweep(now int64) {
+	all := now-s.due > horizon
+	today, next := tickOf(now), horizon>>tickBits
 	s.swept, s.due = now, math.MaxInt64
-	for _, held := range s.states.all() {
-		if held.expired(now) {
+	for i := s.agenda.size - 1; i >= 0; i-- { // backwards, since the last takes the place of one that goes
+		held, due := s.agenda.at(i)
+		switch ahead := due.ahead(today); {
+		case ahead > 0 && !all:
+			next = min(next, ahead)
+		case held.expired(now):
 			s.remove(held, now, &s.stats.Expired)
-		} else {
-			s.due = min(s.due, held.expiry())
+		default:
+			s.schedule(held, now)
 		}
 	}
+	s.due = min(s.due, (now>>tickBits+next)<<tickBits)
 }
 
 func (s *shard) remove(held *record, now int64, count *uint64) {
+	s.agenda.remove(held)
 	s.states.remove(held)
 	s.countDrained(held.State, -1)
 	s.tell(held.id(), State{}, now)
@@ -333,7 +361,7 @@ func (s *shard) remove(held *record, now int64, count *uint64) {
 // they fill half of the shard they have no such privilege, or somebody could fill the cache with limits of his own.
 func (s *shard) makeRoom(now int64) {
 	if s.due <= now && (now-s.swept >= sweepAtMost || now < s.swept) {
-		if s.sweep(now); s.states.len() < s.size {
+		if s.sweep(now); s.agenda.size < s.size {
 			return
 		}
 	}

@@ -20,7 +20,8 @@ func (l *Limiter) Find(part, parts int, where func(id []byte) (place string, ok 
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
-		for _, held := range s.states.all() {
+		for i := range s.agenda.size {
+			held, _ := s.agenda.at(i)
 			id := held.id()
 			if place, ok := where(unsafe.Slice(unsafe.StringData(id), len(id))); ok {
 				places[place] = append(places[place], Found{id, held.expiry()})
@@ -72,7 +73,6 @@ func (l *Limiter) Put(id []byte, state State) bool {
 	}
 	if held.expired(now) {
 		s.replace(held, state, now)
-		s.due = min(s.due, state.expiry())
 		return true
 	}
 	return s.join(textOf(id), new(state.debt()), now)

@@ -41,7 +41,7 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 			l.Sweep()
 		}
 		drained := 0
-		for _, st := range s.states.all() {
+		for _, st := range s.states.inOrder() {
 			if st.drained {
 				drained++
 			}
@@ -61,7 +61,7 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 // TestShardsDontShareCacheLines keeps two processors out of each other's way, and what decisions use together.
 func TestShardsDontShareCacheLines(t *testing.T) {
 	const line = 64
-	if size, hot := unsafe.Sizeof(shard{}), unsafe.Offsetof(shard{}.size); size%line != 0 || hot > line {
+	if size, hot := unsafe.Sizeof(shard{}), unsafe.Offsetof(shard{}.agenda); size%line != 0 || hot > line {
 		t.Errorf("a shard has %d bytes, of which decisions use the first %d", size, hot)
 	}
 }

@@ -21,6 +21,7 @@ type record struct {
 	State
 	moved uint32 // what moves was when it came to the front
 	size  uint16 // of the id
+	place uint16 // in the agenda
 }
 
 func newRecord(id string, st State) *record {
@@ -68,11 +69,12 @@ func (s *store) peek(id []byte) *record {
 }
 
 // add adds a state, which is the newest then. The id is copied.
-func (s *store) add(id string, st State) {
+func (s *store) add(id string, st State) *record {
 	r := newRecord(id, st)
 	s.moves++
 	r.moved = s.moves
 	s.lru.Add(r.id(), r)
+	return r
 }
 
 func (s *store) remove(r *record) { s.lru.Remove(r.id()) }
@@ -83,8 +85,8 @@ func (s *store) oldest() *record {
 	return r
 }
 
-// all gives all records, the oldest first.
-func (s *store) all() []*record { return s.lru.Values() }
+// inOrder gives all records, the oldest first.
+func (s *store) inOrder() []*record { return s.lru.Values() }
 
 func (s *store) len() int { return s.lru.Len() }
 

@@ -33,7 +33,7 @@ func TestStoreForgetsWhatIsNotUsed(t *testing.T) {
 			}
 			used[id] = s.moves
 		}
-		if s.len() != len(used) || len(s.all()) != len(used) || evictions < 100 {
+		if s.len() != len(used) || len(s.inOrder()) != len(used) || evictions < 100 {
 			t.Errorf("size %d: %d records of %d, %d evictions", size, s.len(), len(used), evictions)
 		}
 	}
