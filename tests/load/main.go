@@ -66,6 +66,7 @@ func main() {
 		pidsF    = flag.String("pids", "", "comma-separated process ids of the servers, for CPU time and memory")
 		sample   = flag.Int("sample", 2000, "decode every n-th answer fully with encoding/json (0 = never)")
 		floor    = flag.String("floor", "", "serve the floor at this address instead, with answers to -batch checks")
+		known    = flag.Int("known", 0, "keys that the floor remembers")
 		fillOnly = flag.Bool("fill", false, "ask for each of the -keys once, 1,000 in a request, print nothing and end")
 		counters = flag.Bool("metrics", false, "add what the counters on the servers' /metrics grew by")
 		label    = flag.String("label", "", "free text copied to the output")
@@ -74,7 +75,7 @@ func main() {
 	debug.SetGCPercent(400)
 
 	if *floor != "" {
-		fatal("%v", serveFloor(*floor, *batch))
+		fatal("%v", serveFloor(*floor, *batch, *known))
 	}
 	bases := strings.Split(*urlsF, ",")
 	if *urlsF == "" {

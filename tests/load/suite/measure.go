@@ -210,6 +210,9 @@ func (b *bench) start(r run) (*servers, error) {
 			"WEIR_CACHE_SIZE="+strconv.Itoa(r.cacheSize()))
 		if r.nodes == 0 {
 			cmd = exec.Command(b.load, "-floor", addr, "-batch", strconv.Itoa(r.batch))
+			if r.live {
+				cmd.Args = append(cmd.Args, "-known", strconv.Itoa(r.keys))
+			}
 		} else if r.nodes > 1 {
 			cmd.Env = append(cmd.Env, "WEIR_PEERS="+strings.Join(s.addrs, ","))
 		}
@@ -238,7 +241,7 @@ func (r *run) cacheSize() int {
 }
 
 func (b *bench) waitFor(addr string) error {
-	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
 	defer cancel()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)

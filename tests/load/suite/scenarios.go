@@ -162,7 +162,10 @@ var lives = []int{10_000, 1_000_000, 5_000_000}
 func liveKeys(quick bool) (runs []run) {
 	for _, keys := range lives {
 		if !quick || keys <= 1_000_000 {
-			runs = append(runs, run{table: tableKeys, row: count(keys), nodes: 1, batch: 1, keys: keys, rate: 2000, live: true})
+			for nodes, who := range []string{"floor", "weir"} {
+				runs = append(runs, run{table: tableKeys, row: who + ", " + count(keys), nodes: nodes, batch: 1, keys: keys,
+					rate: 2000, live: true})
+			}
 		}
 	}
 	return runs
