@@ -2,6 +2,7 @@ package global
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,20 +21,21 @@ type owner struct {
 	answered atomic.Int64 // when it last said something, by Clock
 	due      atomic.Bool  // a report is to go early
 
-	sending turn     // taken while a report is on its way: there is one at a time
-	seq     int64    // of the last report; guarded by sending
-	report  []frozen // the one that is not acknowledged; guarded by sending
-	failed  bool     // it has been sent before; guarded by sending
-	handed  string   // the ring for which it has heard that it has everything; guarded by sending
+	sending turn           // taken while a report is on its way: there is one at a time
+	seq     int64          // of the last report; guarded by sending
+	report  []frozen       // the one that is not acknowledged; guarded by sending
+	states  []limits.Named // memory for those in it as they are told; guarded by sending
+	failed  bool           // it has been sent before; guarded by sending
+	handed  string         // the ring for which it has heard that it has everything; guarded by sending
 
-	mu       sync.Mutex     // guards all below; may be locked while a shard or moves is, not the other way round
-	line     []string       // limits with something gathered
-	reported int            // the length of report
-	moving   []limits.Found // limits that belong to the node by now, latest first; it may have got some already
-	given    []string       // those of them that it has asked for
-	toHand   string         // the ring for which it is to hear that it has everything
-	since    time.Duration  // no debt is older, by Clock; of no meaning while there is none
-	gone     bool           // the node has left, and nothing must stand in line here
+	mu       sync.Mutex    // guards all below; may be locked while a shard or moves is, not the other way round
+	line     []string      // limits with something gathered
+	reported int           // the length of report
+	moving   queue         // limits that belong to the node by now, latest first; it may have got some already
+	given    []string      // those of them that it has asked for
+	toHand   string        // the ring for which it is to hear that it has everything
+	since    time.Duration // no debt is older, by Clock; of no meaning while there is none
+	gone     bool          // the node has left, and nothing must stand in line here
 }
 
 // A turn is a lock for which one need not wait longer than one likes.
@@ -251,7 +253,7 @@ func (s *Syncer) toHand(o *owner, full bool) string {
 	defer s.moves.mu.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if full || len(o.moving)+len(o.given) > 0 {
+	if full || o.moving.len()+len(o.given) > 0 {
 		return o.handed
 	}
 	return o.toHand
@@ -263,7 +265,7 @@ func (s *Syncer) freeze(o *owner) (more bool) {
 	if len(o.report) > 0 {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return len(o.line)+len(o.moving)+len(o.given) > 0
+		return len(o.line)+o.moving.len()+len(o.given) > 0
 	}
 	line, now := o.takeLine(), s.limiter.Now()
 	o.seq = s.seq.Add(1)
@@ -324,7 +326,10 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	moves := o.moves()
 	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report)-moves)}
 	if moves > 0 {
-		r.States = make([]limits.Named, 0, moves)
+		o.states = slices.Grow(o.states[:0], moves)
+		r.States = o.states
+	} else {
+		o.states = nil
 	}
 	for i := range o.report {
 		f := &o.report[i]
@@ -435,8 +440,8 @@ func (s *Syncer) thaw(o *owner) {
 	o.mu.Lock()
 	o.gone, o.reported = true, 0
 	asked := o.given
-	moves += len(o.moving) + len(asked)
-	o.given, o.moving = nil, nil // nobody freezes meanwhile: sending is held
+	moves += o.moving.len() + len(asked)
+	o.given, o.moving = nil, queue{} // nobody freezes meanwhile: sending is held
 	o.mu.Unlock()
 	for _, id := range asked {
 		s.keep(id)
@@ -470,7 +475,7 @@ func (s *Syncer) Pending() (limits int) {
 	s.eachOwner(func(o *owner) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		limits += len(o.line) + o.reported + len(o.moving) + len(o.given)
+		limits += len(o.line) + o.reported + o.moving.len() + len(o.given)
 	})
 	return limits
 }

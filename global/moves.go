@@ -110,28 +110,9 @@ func (s *Syncer) look() {
 			return node, known && node != nobody
 		})
 		for node, found := range elsewhere {
-			s.owner(node).change(func(o *owner) { o.moving = merge(o.moving, found) })
+			s.owner(node).change(func(o *owner) { o.moving.add(found) })
 		}
 	}
-}
-
-// merge gives all that is in two lines, latest first. It may use the memory of either.
-func merge(a, b []limits.Found) []limits.Found {
-	if len(a) == 0 {
-		return b
-	}
-	if len(b) == 0 {
-		return a
-	}
-	both := make([]limits.Found, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if limits.LatestFirst(a[0], b[0]) <= 0 {
-			both, a = append(both, a[0]), a[1:]
-		} else {
-			both, b = append(both, b[0]), b[1:]
-		}
-	}
-	return append(append(both, a...), b...)
 }
 
 // mayLook says whether the ring has changed, and whether it is time to look, and takes note of it. A change by which this node
@@ -173,7 +154,7 @@ func (s *Syncer) stillMoving() (is bool) {
 	s.eachOwner(func(o *owner) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		is = is || len(o.moving) > 0
+		is = is || o.moving.len() > 0
 	})
 	return is
 }
@@ -321,8 +302,7 @@ func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 // turn of sending to o, takes something out of the two lines.
 func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	o.mu.Lock()
-	asked, moving := o.given, o.moving[:min(len(o.moving), maxReport)]
-	o.moving = o.moving[len(moving):]
+	asked, moving := o.given, o.moving.take(maxReport)
 	o.mu.Unlock()
 	room := func() bool { return len(o.report) < maxReport && size < maxBytes }
 	gone := 0
@@ -349,8 +329,9 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.given, o.moving = o.given[gone:], merge(moving[sent:], o.moving)
-	return len(o.given)+len(o.moving) > 0
+	o.given = o.given[gone:]
+	o.moving.add(moving[sent:])
+	return len(o.given)+o.moving.len() > 0
 }
 
 // moved forgets a state that its new owner has, but for those that have not heard of that, and ask this node to count: they

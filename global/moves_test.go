@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -332,28 +331,30 @@ func TestGivenIsReportedSoon(t *testing.T) {
 	}
 }
 
-// TestMerge: all that was in two lines is in one, latest first.
-func TestMerge(t *testing.T) {
+// TestQueue adds runs and takes limits out, in turns: those that are whole again latest first, and each once.
+func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
-	for range 1000 {
-		var lines [2][]limits.Found
-		var want []limits.Found
-		for i := range lines {
-			for range random.IntN(6) {
-				f := limits.Found{ID: fmt.Sprint(len(want)), Expiry: random.Int64N(8)}
-				lines[i], want = append(lines[i], f), append(want, f)
+	for range 300 {
+		var q queue
+		var in []limits.Found // all that is in it, in order
+		for n := range 30 {
+			var run []limits.Found
+			for i := range random.IntN(6) {
+				run = append(run, limits.Found{ID: fmt.Sprint(n, ".", i), Expiry: random.Int64N(1 << 40)})
 			}
-			slices.SortFunc(lines[i], limits.LatestFirst)
-		}
-		got := slices.Clone(merge(lines[0], lines[1]))
-		if !slices.IsSortedFunc(got, limits.LatestFirst) {
-			t.Fatalf("%v", got)
-		}
-		byID := func(a, b limits.Found) int { return strings.Compare(a.ID, b.ID) }
-		slices.SortFunc(got, byID)
-		slices.SortFunc(want, byID)
-		if !slices.Equal(got, want) {
-			t.Fatalf("%v, want %v", got, want)
+			slices.SortFunc(run, limits.LatestFirst)
+			in = append(in, run...)
+			slices.SortFunc(in, limits.LatestFirst)
+			q.add(run)
+			if q.len() != len(in) {
+				t.Fatalf("%d limits, want %d", q.len(), len(in))
+			}
+			want := min(random.IntN(6), len(in))
+			if got := q.take(want + 10*random.IntN(2)); !slices.Equal(got, in[:min(cap(got), len(in))]) || len(got) < want {
+				t.Fatalf("took %v, want %v", got, in)
+			} else {
+				in = in[len(got):]
+			}
 		}
 	}
 }

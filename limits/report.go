@@ -143,6 +143,13 @@ type Report struct {
 	Handed string  `json:"handed,omitzero"` // the ring for which there are no more of them
 }
 
+// Reset makes r empty, with its memory kept for what comes next.
+func (r *Report) Reset() {
+	clear(r.Debts) // no name is to live on
+	clear(r.States)
+	*r = Report{Debts: r.Debts[:0], States: r.States[:0]}
+}
+
 // A Named is the [Snapshot] of a limit with the limit's name.
 type Named struct {
 	Name      string `json:"name"`

@@ -1,6 +1,10 @@
 package limits
 
-import "github.com/go-json-experiment/json"
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+)
 
 // Marshal writes what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and [AppendResults].)
 // Anything else of plain JSON is written as the JSON library does. Invalid UTF-8, which no name has, becomes the replacement
@@ -8,15 +12,25 @@ import "github.com/go-json-experiment/json"
 func Marshal(message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
-		return appendReport(make([]byte, 0, 128+256*(len(m.States)+len(m.Debts))), m), nil
+		return appendReport(make([]byte, 0, 128+256*len(m.Debts)+sizeOf(m.States)), m), nil
 	case *States:
-		return append(appendList(append(make([]byte, 0, 32+256*len(m.States)), `{"states":`...), m.States, appendNamed), '}'), nil
+		return append(appendList(append(make([]byte, 0, 32+sizeOf(m.States)), `{"states":`...), m.States, appendNamed), '}'), nil
 	}
 	return json.Marshal(message)
 }
 
-// Unmarshal reads what Marshal wrote, or a newer version of it: unknown members are skipped. The strings of the message may share
-// memory with text, which must not change as long as they are used. The error says what can't be read, and where.
+// sizeOf gives what states usually take in a message: to find out that it is more costs as much as to write it.
+func sizeOf(states []Named) int {
+	size := 300 * len(states)
+	for i := range states {
+		size += len(states[i].Name) + len(states[i].UniqueKey)
+	}
+	return size
+}
+
+// Unmarshal reads what Marshal wrote, or a newer version of it, into an empty message: unknown members are skipped. The strings of
+// the message may share memory with text, which must not change as long as they are used. A report or states may have been
+// used before (see [Report.Reset]). The error says what can't be read, and where.
 func Unmarshal(text []byte, message any) error {
 	s := newScanner(text)
 	switch m := message.(type) {
@@ -103,10 +117,10 @@ func (s *scanner) report(r *Report) {
 			r.Seq = s.integer()
 		case "debts":
 			s.once(&seen, 2)
-			r.Debts = list(s, (*scanner).owed)
+			r.Debts = list(s, r.Debts, (*scanner).owed)
 		case "states":
 			s.once(&seen, 3)
-			r.States = list(s, (*scanner).named)
+			r.States = list(s, r.States, (*scanner).named)
 		case "handed":
 			s.once(&seen, 4)
 			r.Handed = s.text()
@@ -123,17 +137,17 @@ func (s *scanner) states(m *States) {
 		switch s.name() {
 		case "states":
 			s.once(&seen, 0)
-			m.States = list(s, (*scanner).named)
+			m.States = list(s, m.States, (*scanner).named)
 		default:
 			s.fail()
 		}
 	}
 }
 
-// list reads a list.
-func list[Item any](s *scanner, item func(*scanner, *Item)) []Item {
+// list reads a list into the memory of items.
+func list[Item any](s *scanner, items []Item, item func(*scanner, *Item)) []Item {
 	const usual = 200 // bytes of an item
-	items := make([]Item, 0, (len(s.message)-s.at)/usual)
+	items = slices.Grow(items[:0], 1+(len(s.message)-s.at)/usual)
 	s.eat('[')
 	for s.more(']', len(items)) {
 		var zero Item

@@ -161,12 +161,19 @@ func (s *Server) askOthers(ctx context.Context, x *exchange) {
 
 // handlePeerReport answers POST /v1/peer/report: it counts what another node took from limits of this one.
 func (s *Server) handlePeerReport(w http.ResponseWriter, r *http.Request) {
-	told(s, w, r, func(from string, report *limits.Report) any { return s.global.Receive(from, report) })
+	report := usedReports.Get().(*limits.Report)
+	s.told(w, r, report, func(from string) any { return s.global.Receive(from, report) })
+	report.Reset()
+	usedReports.Put(report)
 }
+
+// usedReports keeps the memory of reports for others: many come one after the other where limits move.
+var usedReports = sync.Pool{New: func() any { return new(limits.Report) }}
 
 // handlePeerStates answers POST /v1/peer/states: it takes over what another node says of its limits.
 func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
-	told(s, w, r, func(from string, states *limits.States) any {
+	states := new(limits.States)
+	s.told(w, r, states, func(from string) any {
 		s.global.Published(from, states)
 		return struct{}{}
 	})
@@ -174,28 +181,29 @@ func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
 
 // handlePeerTake answers POST /v1/peer/take: it gives the states of limits that the other node has become the owner of.
 func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
-	told(s, w, r, func(from string, names *limits.Names) any { return s.global.Give(from, names.Names) })
+	names := new(limits.Names)
+	s.told(w, r, names, func(from string) any { return s.global.Give(from, names.Names) })
 }
 
 // handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its calls.
 func (s *Server) handlePeerLeave(w http.ResponseWriter, r *http.Request) {
-	told(s, w, r, func(string, *struct{}) any { return struct{}{} })
+	s.told(w, r, new(struct{}), func(string) any { return struct{}{} })
 }
 
-// told reads what another node tells, and answers it, or why it can't. The message is answer's only as long as that runs.
-func told[Message any](s *Server, w http.ResponseWriter, r *http.Request, answer func(from string, message *Message) any) {
+// told reads what another node tells into a message, and answers it, or why it can't. What is in the message is answer's only as
+// long as that runs.
+func (s *Server) told(w http.ResponseWriter, r *http.Request, message any, answer func(from string) any) {
 	s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
 	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
 		return
 	}
-	message := new(Message)
 	if err := limits.Unmarshal(x.body, message); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	s.writeTold(w, answer(r.Header.Get(peers.HeaderFrom), message))
+	s.writeTold(w, answer(r.Header.Get(peers.HeaderFrom)))
 }
 
 func (s *Server) writeTold(w http.ResponseWriter, answer any) {

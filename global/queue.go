@@ -1,0 +1,48 @@
+package global
+
+import (
+	"slices"
+
+	"weir/limits"
+)
+
+// A queue holds limits that wait to be given away, those that are whole again latest first. It keeps them in runs as they
+// came, each in that order, so that to add half a million moves nothing.
+type queue struct{ runs [][]limits.Found }
+
+// add adds a run, whose memory belongs to q from then on.
+func (q *queue) add(run []limits.Found) {
+	if len(run) > 0 {
+		q.runs = append(q.runs, run)
+	}
+}
+
+func (q *queue) len() (n int) {
+	for _, run := range q.runs {
+		n += len(run)
+	}
+	return n
+}
+
+// take takes out the first n, or all there are.
+func (q *queue) take(n int) []limits.Found {
+	first := make([]limits.Found, 0, min(n, q.len()))
+	for len(first) < cap(first) {
+		i := q.first()
+		first = append(first, q.runs[i][0])
+		if q.runs[i] = q.runs[i][1:]; len(q.runs[i]) == 0 {
+			q.runs = slices.Delete(q.runs, i, i+1)
+		}
+	}
+	return first
+}
+
+// first says which run begins with the first of all. There must be one.
+func (q *queue) first() (first int) {
+	for i := range q.runs {
+		if limits.LatestFirst(q.runs[i][0], q.runs[first][0]) < 0 {
+			first = i
+		}
+	}
+	return first
+}
