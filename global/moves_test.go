@@ -1,6 +1,7 @@
 package global
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -331,20 +332,22 @@ func TestGivenIsReportedSoon(t *testing.T) {
 	}
 }
 
-// TestQueue adds runs and takes limits out, in turns: those that are whole again latest first, and each once.
+// TestQueue adds runs and takes limits out, in turns: those of the highest rank first, those of an earlier run before those of a
+// later one, and each once.
 func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
+	highestFirst := func(a, b limits.Found) int { return cmp.Compare(b.Rank, a.Rank) }
 	for range 300 {
 		var q queue
 		var in []limits.Found // all that is in it, in order
 		for n := range 30 {
 			var run []limits.Found
 			for i := range random.IntN(6) {
-				run = append(run, limits.Found{ID: fmt.Sprint(n, ".", i), Expiry: random.Int64N(1 << 40)})
+				run = append(run, limits.Found{ID: fmt.Sprint(n, ".", i), Rank: uint8(random.IntN(4))})
 			}
-			slices.SortFunc(run, limits.LatestFirst)
+			slices.SortStableFunc(run, highestFirst)
 			in = append(in, run...)
-			slices.SortFunc(in, limits.LatestFirst)
+			slices.SortStableFunc(in, highestFirst)
 			q.add(run)
 			if q.len() != len(in) {
 				t.Fatalf("%d limits, want %d", q.len(), len(in))

@@ -6,8 +6,8 @@ import (
 	"weir/limits"
 )
 
-// A queue holds limits that wait to be given away, those that are whole again latest first. It keeps them in runs as they
-// came, each in that order, so that to add half a million moves nothing.
+// A queue holds limits that wait to be given away, those of the highest rank first. It keeps them in runs as they came, each in
+// that order, so that to add half a million moves nothing.
 type queue struct{ runs [][]limits.Found }
 
 // add adds a run, whose memory belongs to q from then on.
@@ -40,7 +40,7 @@ func (q *queue) take(n int) []limits.Found {
 // first says which run begins with the first of all. There must be one.
 func (q *queue) first() (first int) {
 	for i := range q.runs {
-		if limits.LatestFirst(q.runs[i][0], q.runs[first][0]) < 0 {
+		if q.runs[i][0].Rank > q.runs[first][0].Rank {
 			first = i
 		}
 	}

@@ -1,22 +1,24 @@
 package limits
 
 import (
-	"cmp"
-	"slices"
+	"math/bits"
 	"unsafe"
 )
 
 // A Found is a limit that [Limiter.Find] has found.
 type Found struct {
-	ID     string
-	Expiry int64 // when it is whole again if nobody takes anything, in Unix nanoseconds
+	ID   string
+	Rank uint8 // how long it is until the limit is whole again if nobody takes anything: below 2 to that power, in nanoseconds
 }
 
-// Find gives those limits in one of some parts of all for which where is true, by what it says of them, those that are whole
-// again latest first. where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
+const ranks = 65
+
+// Find gives those limits in one of some parts of all for which where is true, by what it says of them, those of the highest rank
+// first. Among equals those come together that lie together, so that who goes through them touches less memory.
+// where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
 func (l *Limiter) Find(part, parts int, where func(id []byte) (place string, ok bool)) map[string][]Found {
 	shards := l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts]
-	f := finder{places: map[string]int{}, all: make([]placed, 0, entries(shards))}
+	f := finder{places: map[string]int{}, all: make([]placed, 0, entries(shards)), now: l.now().UnixNano()}
 	for i := range shards {
 		f.find(&shards[i], where)
 	}
@@ -36,8 +38,9 @@ func entries(shards []shard) (n int) {
 // A finder gathers what is found in one piece of memory, whose size is known beforehand: slices that grow would touch several
 // times as much.
 type finder struct {
+	now    int64
 	places map[string]int // by their numbers
-	counts []int          // of what is in each
+	counts [][ranks]int   // of what is in each
 	all    []placed
 }
 
@@ -53,40 +56,41 @@ func (f *finder) find(s *shard, where func(id []byte) (place string, ok bool)) {
 		held, _ := s.agenda.at(i)
 		id := held.id()
 		if place, ok := where(unsafe.Slice(unsafe.StringData(id), len(id))); ok {
-			f.all = append(f.all, placed{Found{id, held.expiry()}, f.number(place)})
+			f.add(place, Found{id, uint8(bits.Len64(uint64(max(0, held.expiry()-f.now))))})
 		}
 	}
 }
 
-// number counts one more in a place, and gives the number of that.
-func (f *finder) number(place string) int {
+func (f *finder) add(place string, found Found) {
 	n, ok := f.places[place]
 	if !ok {
 		n = len(f.counts)
-		f.places[place], f.counts = n, append(f.counts, 0)
+		f.places[place], f.counts = n, append(f.counts, [ranks]int{})
 	}
-	f.counts[n]++
-	return n
+	f.counts[n][found.Rank]++
+	f.all = append(f.all, placed{found, n})
 }
 
+// sorted gives what has been found. It counts beforehand where each rank begins.
 func (f *finder) sorted() map[string][]Found {
-	lists := make([][]Found, len(f.counts))
-	for i, n := range f.counts {
-		lists[i] = make([]Found, 0, n)
+	places := make(map[string][]Found, len(f.places))
+	lists := make([][]Found, len(f.places))
+	for place, n := range f.places {
+		next, starts := 0, &f.counts[n]
+		for rank := ranks - 1; rank >= 0; rank-- {
+			starts[rank], next = next, next+starts[rank]
+		}
+		lists[n] = make([]Found, next)
+		places[place] = lists[n]
 	}
 	for i := range f.all {
-		lists[f.all[i].place] = append(lists[f.all[i].place], f.all[i].Found)
-	}
-	places := make(map[string][]Found, len(lists))
-	for place, i := range f.places {
-		slices.SortFunc(lists[i], LatestFirst)
-		places[place] = lists[i]
+		found := &f.all[i]
+		next := &f.counts[found.place][found.Rank]
+		lists[found.place][*next] = found.Found
+		*next++
 	}
 	return places
 }
-
-// LatestFirst orders limits by when they are whole again.
-func LatestFirst(a, b Found) int { return cmp.Compare(b.Expiry, a.Expiry) }
 
 // Has says whether anything is remembered of a limit.
 func (l *Limiter) Has(id []byte) bool {
