@@ -209,10 +209,7 @@ func (b *bench) start(r run) (*servers, error) {
 		cmd.Env = append(os.Environ(), "WEIR_LOG_LEVEL=error", "WEIR_LISTEN="+addr,
 			"WEIR_CACHE_SIZE="+strconv.Itoa(r.cacheSize()))
 		if r.nodes == 0 {
-			cmd = exec.Command(b.load, "-floor", addr, "-batch", strconv.Itoa(r.batch))
-			if r.live {
-				cmd.Args = append(cmd.Args, "-known", strconv.Itoa(r.keys))
-			}
+			cmd = exec.Command(b.load, "-floor", addr, "-batch", strconv.Itoa(r.batch), "-known", strconv.Itoa(r.known))
 		} else if r.nodes > 1 {
 			cmd.Env = append(cmd.Env, "WEIR_PEERS="+strings.Join(s.addrs, ","))
 		}

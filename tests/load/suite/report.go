@@ -183,6 +183,8 @@ type aim struct {
 var aims = []aim{
 	{"one node, single checks: CPU ÷ that of the floor",
 		"one: one node, 1 per request", "one: floor, 1 per request", cpu, 1.25, false},
+	{"the same ÷ that of a floor that finds the key in a bare LRU",
+		"one: one node, 1 per request", "one: floor, 1 per request, finds the key in a bare LRU", cpu, math.NaN(), false},
 	{"100 per request, 1,000 keys: CPU µs/check", "one: one node, 100 per request, 1,000 keys", "", cpu, 1.1, false},
 	{"100 per request, 100,000 keys: CPU µs/check", "one: one node, 100 per request", "", cpu, 1.7, false},
 	{"1,000 per request, 1,000 keys: CPU µs/check", "one: one node, 1,000 per request, 1,000 keys", "", cpu, 0.7, false},

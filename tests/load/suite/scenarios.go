@@ -17,6 +17,7 @@ type run struct {
 	conns      int      // 0: as many as are usual for batch
 	rate       int      // requests a second, at fixed times (open loop); 0: each connection asks as soon as it is answered
 	live       bool     // it is about the live keys: takes longer, and looks at the memory
+	known      int      // keys that the floor remembers, if that is what is asked
 	flags      []string // more, for the generator
 }
 
@@ -57,6 +58,10 @@ func oneNode() (runs []run) {
 	for _, batch := range batches {
 		row := "one node, " + perRequest(batch)
 		add(0, batch, manyKeys, "floor, "+perRequest(batch))
+		if batch == 1 {
+			add(0, batch, manyKeys, "floor, "+perRequest(batch)+", finds the key in a bare LRU")
+			runs[len(runs)-1].known = manyKeys
+		}
 		add(1, batch, manyKeys, row)
 		if batch == 1 {
 			add(1, batch, 1, row+", one hot key")
@@ -164,7 +169,7 @@ func liveKeys(quick bool) (runs []run) {
 		if !quick || keys <= 1_000_000 {
 			for nodes, who := range []string{"floor", "weir"} {
 				runs = append(runs, run{table: tableKeys, row: who + ", " + count(keys), nodes: nodes, batch: 1, keys: keys,
-					rate: 2000, live: true})
+					rate: 2000, live: true, known: keys})
 			}
 		}
 	}
