@@ -255,7 +255,7 @@ func (w *world) deliver(random *rand.Rand) {
 
 // copied gives what arrives of a message.
 func copied[Message any](w *world, m *Message) *Message {
-	text, err := limits.Marshal(m)
+	text, err := limits.AppendMessage(nil, m)
 	if err != nil {
 		w.t.Errorf("%+v: %v", m, err)
 	}

@@ -198,7 +198,7 @@ func BenchmarkReport(b *testing.B) {
 		n.Snapshot = Snapshot{Start: 1 << 60, Now: 1 << 60, Limit: 1000, Duration: 3_600_000_000_000, Age: 1_000_000_000, Used: 500}
 		report.States = append(report.States, n)
 	}
-	text, err := Marshal(&report)
+	text, err := AppendMessage(nil, &report)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func BenchmarkReport(b *testing.B) {
 	}
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := Marshal(&report); err != nil {
+			if text, err = AppendMessage(text[:0], &report); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -299,7 +299,7 @@ func TestToldMessages(t *testing.T) {
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
 	} {
-		message, err := Marshal(test.value)
+		message, err := AppendMessage(nil, test.value)
 		if err != nil || string(message) != test.message {
 			t.Errorf("%s: %s, %v\nwant %s", test.what, message, err, test.message)
 		}

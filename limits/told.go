@@ -6,17 +6,19 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Marshal writes what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and [AppendResults].)
+// AppendMessage appends what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and [AppendResults].)
 // Anything else of plain JSON is written as the JSON library does. Invalid UTF-8, which no name has, becomes the replacement
 // character in the former, and is an error in the latter.
-func Marshal(message any) ([]byte, error) {
+func AppendMessage(dst []byte, message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
-		return appendReport(make([]byte, 0, 128+256*len(m.Debts)+sizeOf(m.States)), m), nil
+		return appendReport(slices.Grow(dst, 128+256*len(m.Debts)+sizeOf(m.States)), m), nil
 	case *States:
-		return append(appendList(append(make([]byte, 0, 32+sizeOf(m.States)), `{"states":`...), m.States, appendNamed), '}'), nil
+		dst = append(slices.Grow(dst, 32+sizeOf(m.States)), `{"states":`...)
+		return append(appendList(dst, m.States, appendNamed), '}'), nil
 	}
-	return json.Marshal(message)
+	text, err := json.Marshal(message)
+	return append(dst, text...), err
 }
 
 // sizeOf gives what states usually take in a message: to find out that it is more costs as much as to write it.
@@ -28,7 +30,7 @@ func sizeOf(states []Named) int {
 	return size
 }
 
-// Unmarshal reads what Marshal wrote, or a newer version of it, into an empty message: unknown members are skipped. The strings of
+// Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are skipped. The strings of
 // the message may share memory with text, which must not change as long as they are used. A report or states may have been
 // used before (see [Report.Reset]). The error says what can't be read, and where.
 func Unmarshal(text []byte, message any) error {

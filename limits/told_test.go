@@ -22,7 +22,7 @@ func told[Message any](t *testing.T, text []byte) (message Message, ok bool) {
 	if err != nil {
 		return message, false
 	}
-	written, err := Marshal(&message)
+	written, err := AppendMessage(nil, &message)
 	library, wantErr := json.Marshal(&message)
 	if err != nil || wantErr != nil || !bytes.Equal(written, library) {
 		t.Fatalf("written %s, %v\nlibrary %s, %v", written, err, library, wantErr)
@@ -55,7 +55,7 @@ func TestToldRoundTrips(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 5000 {
 		want := anyReport(random, []string{"n", "né\"", "né"}[random.IntN(3)])
-		text, err := Marshal(want)
+		text, err := AppendMessage(nil, want)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestToldRoundTrips(t *testing.T) {
 			t.Fatalf("%s\nread %+v\nwant %+v", text, got, want)
 		}
 		if len(want.States) > 0 {
-			text, _ = Marshal(&States{want.States})
+			text, _ = AppendMessage(nil, &States{want.States})
 			if got, ok := told[States](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
 				t.Fatalf("%s\nread %+v", text, got)
 			}
@@ -76,7 +76,7 @@ func TestToldRoundTrips(t *testing.T) {
 func TestScannerReadsTold(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	for range 1000 {
-		text, err := Marshal(anyReport(random, "né"))
+		text, err := AppendMessage(nil, anyReport(random, "né"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestScannerReadsTold(t *testing.T) {
 func FuzzUnmarshal(f *testing.F) {
 	random := rand.New(rand.NewPCG(3, 3))
 	for range 10 {
-		text, err := Marshal(anyReport(random, "né\""))
+		text, err := AppendMessage(nil, anyReport(random, "né\""))
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -11,8 +11,10 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -213,7 +215,8 @@ func (p *Peer) deliver(ctx context.Context, path string, message []byte, within 
 // call has a group counted.
 func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	start := time.Now()
-	answer, err := p.deliver(ctx, BatchPath, limits.AppendRequests(make([]byte, 0, 64+160*len(group)), group), p.set.options.Timeout)
+	text := limits.AppendRequests(slices.Grow(usedText(), 64+160*len(group)), group)
+	answer, err := p.deliver(ctx, BatchPath, text, p.set.options.Timeout)
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
 		p.stats.batch.Update(float64(len(group)))
@@ -244,13 +247,41 @@ func (p *Peer) Listen(ctx context.Context) {
 // errNoConnection marks that a request had no connection to go out on.
 var errNoConnection = errors.New("no connection")
 
-// post makes one HTTP request.
+// texts keeps the memory of messages (as *[]byte) for others.
+var texts sync.Pool
+
+// usedText gives memory for a message, or none.
+func usedText() []byte {
+	if text, ok := texts.Get().(*[]byte); ok {
+		return (*text)[:0]
+	}
+	return nil
+}
+
+// A body is a message on its way.
+type body struct {
+	bytes.Reader
+	sent atomic.Bool // to the end: nobody reads it any more
+}
+
+func (b *body) Read(p []byte) (n int, err error) {
+	if n, err = b.Reader.Read(p); err == io.EOF {
+		b.sent.Store(true)
+	}
+	return n, err
+}
+
+func (b *body) Close() error { return nil }
+
+// post makes one HTTP request. The message is not the caller's any more if that succeeds.
 func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, error) {
 	connected := false
+	sending := new(body)
+	sending.Reset(message)
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
 	req := http.Request{ // without GetBody, by which net/http would repeat more than is safe
 		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path}, Header: p.set.View().header,
-		Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
+		Body: sending, ContentLength: int64(len(message)),
 	}
 	resp, err := p.rt.RoundTrip(req.WithContext(traced))
 	if err != nil {
@@ -265,7 +296,13 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	return answer, p.checkStatus(resp.StatusCode, answer)
+	if err := p.checkStatus(resp.StatusCode, answer); err != nil {
+		return nil, err
+	}
+	if sending.sent.Load() {
+		texts.Put(&message)
+	}
+	return answer, nil
 }
 
 // A statusError is an answer that is none.

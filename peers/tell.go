@@ -118,7 +118,7 @@ func (s *Set) tell(ctx context.Context, node, path string, message, answer any, 
 
 // tell sends a message that isn't a group of checks. Unlike those it may be repeated, since it says when it was.
 func (p *Peer) tell(ctx context.Context, path string, message, answer any) error {
-	body, err := limits.Marshal(message)
+	body, err := limits.AppendMessage(usedText(), message)
 	if err != nil {
 		return err
 	}

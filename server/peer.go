@@ -203,15 +203,11 @@ func (s *Server) told(w http.ResponseWriter, r *http.Request, message any, answe
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	s.writeTold(w, answer(r.Header.Get(peers.HeaderFrom)))
-}
-
-func (s *Server) writeTold(w http.ResponseWriter, answer any) {
-	body, err := limits.Marshal(answer)
-	if err != nil {
+	var err error
+	if x.answer, err = limits.AppendMessage(x.answer[:0], answer(r.Header.Get(peers.HeaderFrom))); err != nil {
 		panic(err) // a struct of ours
 	}
-	s.writePeer(w, body)
+	s.writePeer(w, x.answer)
 }
 
 // guardPeers lets only other nodes of the cluster pass.
