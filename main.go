@@ -150,8 +150,6 @@ func serve(c config, log zerolog.Logger) error {
 	defer loops.Wait()
 	defer stopLoops()
 
-	hurry := make(chan struct{})
-	loops.Go(func() { server.KeepMemory(ctx, hurry, int(c.CacheSize), log) })
 	files, err := c.loadTLS()
 	if err != nil {
 		return err
@@ -170,13 +168,17 @@ func serve(c config, log zerolog.Logger) error {
 	c.Snapshot.load(limiter, log)
 	loops.Go(func() { limiter.Run(ctx) })
 	var syncer *global.Syncer
+	taken := func() uint64 { return 0 }
 	if cluster != nil {
 		syncer = global.New(global.Options{
 			Limiter: limiter, Away: limits.New(int(c.CacheSize), time.Now), Cluster: cluster, Log: log, Size: max(1, int(c.CacheSize)/globalPart),
 			Interval: time.Duration(c.GlobalInterval), Slack: float64(c.GlobalSlack),
 		})
 		loops.Go(func() { syncer.Run(ctx) })
+		taken = syncer.Taken
 	}
+	hurry := make(chan struct{})
+	loops.Go(func() { server.KeepMemory(ctx, hurry, taken, int(c.CacheSize), log) })
 	srv := server.New(server.Options{
 		Global: syncer, Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns), TLS: files,
 		Peers: cluster, PeerTimeout: time.Duration(c.PeerTimeout), PeerSecrets: c.PeerSecret, Policy: server.Policy(c.FailurePolicy),

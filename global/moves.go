@@ -267,6 +267,9 @@ func (s *Syncer) TakeOver(states []limits.Named) {
 	}
 }
 
+// Taken gives how many states this node has taken over from others since it started.
+func (s *Syncer) Taken() uint64 { return s.metrics.taken.Get() }
+
 // numbersOf gives those of the states that a process has given. The caller holds mu.
 func (m *moves) numbersOf(start int64) *numbers {
 	t, ok := m.taken.Get(start)

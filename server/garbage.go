@@ -14,10 +14,11 @@ import (
 )
 
 // KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
-// container may have, until ctx ends. Once hurry is closed there is more room for garbage: the node is about to end, and has
-// much to do until then. GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits that may be
-// remembered, are more than the container has memory for.
-func KeepMemory(ctx context.Context, hurry <-chan struct{}, states int, log zerolog.Logger) {
+// container may have, until ctx ends. There is more room for garbage where a node has to be quick and its callers would wait for
+// the collector: while it takes over limits from others, as taken counts, and once hurry is closed, when it is about to end.
+// GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits that may be remembered, are more
+// than the container has memory for.
+func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64, states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
@@ -32,9 +33,10 @@ func KeepMemory(ctx context.Context, hurry <-chan struct{}, states int, log zero
 	live := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var room garbageRoom
 	for now := 0; ; {
 		runtimemetrics.Read(live)
-		if next := gcPercent(live[0].Value.Uint64(), spareMemory); next < now*9/10 || next > now*11/10 { // each change stops the world
+		if next := gcPercent(live[0].Value.Uint64(), room.spare(taken())); next < now*9/10 || next > now*11/10 { // each change stops the world
 			now = next
 			debug.SetGCPercent(now)
 		}
@@ -43,15 +45,34 @@ func KeepMemory(ctx context.Context, hurry <-chan struct{}, states int, log zero
 			return
 		case <-hurry:
 			runtimemetrics.Read(live)
-			debug.SetGCPercent(gcPercent(live[0].Value.Uint64(), 3*spareMemory))
+			debug.SetGCPercent(gcPercent(live[0].Value.Uint64(), moreMemory))
 			return
 		case <-tick.C:
 		}
 	}
 }
 
-// spareMemory is what may be garbage, in a heap in which less than that is in use.
-const spareMemory = 256 << 20
+// What may be garbage, in a heap in which less than that is in use.
+const (
+	spareMemory = 256 << 20
+	moreMemory  = 3 * spareMemory // for a node that has to be quick
+)
+
+// manyTaken is how many limits a node takes over in a second when it has to be quick.
+const manyTaken = 1000
+
+// A garbageRoom is asked each second how much memory there is for garbage.
+type garbageRoom struct{ taken uint64 }
+
+// spare says it, by how many limits have been taken over.
+func (r *garbageRoom) spare(taken uint64) uint64 {
+	before := r.taken
+	r.taken = taken
+	if taken-before > manyTaken {
+		return moreMemory
+	}
+	return spareMemory
+}
 
 // gcPercent gives GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
 // that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
