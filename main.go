@@ -150,6 +150,7 @@ func serve(c config, log zerolog.Logger) error {
 	defer loops.Wait()
 	defer stopLoops()
 
+	server.LimitMemory(int(c.CacheSize), log)
 	files, err := c.loadTLS()
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func serve(c config, log zerolog.Logger) error {
 		taken = syncer.Taken
 	}
 	hurry := make(chan struct{})
-	loops.Go(func() { server.KeepMemory(ctx, hurry, taken, int(c.CacheSize), log) })
+	loops.Go(func() { server.KeepMemory(ctx, hurry, taken) })
 	srv := server.New(server.Options{
 		Global: syncer, Limiter: limiter, Owner: owner, Log: log, Version: version, MaxConns: int(c.MaxConns), TLS: files,
 		Peers: cluster, PeerTimeout: time.Duration(c.PeerTimeout), PeerSecrets: c.PeerSecret, Policy: server.Policy(c.FailurePolicy),

@@ -328,8 +328,6 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	if moves > 0 {
 		o.states = slices.Grow(o.states[:0], moves)
 		r.States = o.states
-	} else {
-		o.states = nil
 	}
 	for i := range o.report {
 		f := &o.report[i]
@@ -381,6 +379,9 @@ func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
 	o.report = o.report[:0]
 	o.mu.Lock()
 	o.reported, o.since = 0, s.Clock() // about: what stands in line has come since it was sent
+	if o.moving.len() == 0 {
+		o.states = nil
+	}
 	o.mu.Unlock()
 	for i := range answer.States {
 		n := &answer.States[i]

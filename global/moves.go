@@ -333,7 +333,7 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.given = o.given[gone:]
-	o.moving.add(moving[sent:])
+	o.moving.putBack(moving[sent:])
 	return len(o.given)+o.moving.len() > 0
 }
 

@@ -333,7 +333,7 @@ func TestGivenIsReportedSoon(t *testing.T) {
 }
 
 // TestQueue adds runs and takes limits out, in turns: those of the highest rank first, those of an earlier run before those of a
-// later one, and each once.
+// later one, and each once. What is put back comes first again.
 func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	highestFirst := func(a, b limits.Found) int { return cmp.Compare(b.Rank, a.Rank) }
@@ -348,15 +348,20 @@ func TestQueue(t *testing.T) {
 			slices.SortStableFunc(run, highestFirst)
 			in = append(in, run...)
 			slices.SortStableFunc(in, highestFirst)
+			runs := len(q.runs)
 			q.add(run)
 			if q.len() != len(in) {
 				t.Fatalf("%d limits, want %d", q.len(), len(in))
 			}
-			want := min(random.IntN(6), len(in))
-			if got := q.take(want + 10*random.IntN(2)); !slices.Equal(got, in[:min(cap(got), len(in))]) || len(got) < want {
-				t.Fatalf("took %v, want %v", got, in)
-			} else {
-				in = in[len(got):]
+			n := random.IntN(12)
+			got := q.take(n)
+			if !slices.Equal(got, in[:min(n, len(in))]) {
+				t.Fatalf("took %v, want %d of %v", got, n, in)
+			}
+			kept := random.IntN(len(got) + 1)
+			q.putBack(got[kept:])
+			if in = in[kept:]; len(q.runs) > runs+2 {
+				t.Fatalf("%d runs after %d", len(q.runs), runs)
 			}
 		}
 	}

@@ -17,6 +17,13 @@ func (q *queue) add(run []limits.Found) {
 	}
 }
 
+// putBack puts what was taken, and still waits, before all of the same rank.
+func (q *queue) putBack(rest []limits.Found) {
+	if len(rest) > 0 {
+		q.runs = slices.Insert(q.runs, 0, rest)
+	}
+}
+
 func (q *queue) len() (n int) {
 	for _, run := range q.runs {
 		n += len(run)

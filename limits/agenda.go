@@ -51,8 +51,8 @@ func (a *agenda) at(place int) (*record, tick) {
 	return p.records[place%pageSize], p.dues[place%pageSize]
 }
 
-// advance notes that r may run out earlier than was known.
-func (a *agenda) advance(r *record, due tick) {
+// note notes another time for r.
+func (a *agenda) note(r *record, due tick) {
 	a.pages[r.place/pageSize].dues[r.place%pageSize] = due
 }
 

@@ -37,12 +37,21 @@ func haveAnythingHappen(t *testing.T, seed uint64, durations, steps []int64) {
 			now = tableStart
 		}
 		r := Request{
-			Name: "name", UniqueKey: fmt.Sprint(random.IntN(14)), Hits: random.Int64N(10) - 3, Limit: 1 + random.Int64N(6),
+			Name: "name", UniqueKey: fmt.Sprint(random.IntN(14)), Hits: random.Int64N(10) - 3, Limit: random.Int64N(7), Burst: random.Int64N(9),
 			Duration: durations[random.IntN(len(durations))], Algorithm: Algorithm(random.IntN(algorithms)),
 			Behavior: []Behavior{0, 0, 0, 0, 0, 0, 0, DrainOverLimit, ResetRemaining}[random.IntN(9)],
 		}
 		if key := int(r.UniqueKey[0]); random.IntN(4) > 0 { // the usual terms of this limit
 			r.Limit, r.Duration, r.Algorithm = 5, durations[key%len(durations)], Algorithm(key%algorithms)
+		}
+		if r.Algorithm != LeakyBucket {
+			r.Burst = 0
+		}
+		if r.Algorithm != SlidingWindow && random.IntN(8) == 0 {
+			r.Behavior, r.Duration = r.Behavior|DurationIsGregorian, random.Int64N(6)
+		}
+		if err := l.Validate(&r); err != nil {
+			t.Fatal(err)
 		}
 		id := r.AppendID(nil)
 		switch random.IntN(10) {

@@ -128,8 +128,8 @@ func (l *Limiter) lock(id []byte) (s *shard, now int64) {
 	return s, s.read(l.now)
 }
 
-// sweepEvery is the time in which Run looks at every shard once. It does so in at most so many portions, in each of which a
-// shard in which something is due takes microseconds, and a tenth of a millisecond where all is.
+// sweepEvery is the time in which Run looks at every shard once: in portions of sweepAtOnce, or, where that makes too many, in
+// sweepAtTimes portions. A shard takes microseconds where little is due, and a tenth of a millisecond where all is.
 const (
 	sweepEvery   = 4 * time.Second
 	sweepAtOnce  = 4
@@ -258,7 +258,7 @@ func (s *State) mayEndBefore(was *State) bool {
 }
 
 // schedule has a sweep look at held when it runs out.
-func (s *shard) schedule(held *record, now int64) { s.agenda.advance(held, s.dueOf(&held.State, now)) }
+func (s *shard) schedule(held *record, now int64) { s.agenda.note(held, s.dueOf(&held.State, now)) }
 
 // dueOf gives when a sweep is to look at st.
 func (s *shard) dueOf(st *State, now int64) tick {

@@ -18,7 +18,7 @@ const ranks = 65
 // where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
 func (l *Limiter) Find(part, parts int, where func(id []byte) (place string, ok bool)) map[string][]Found {
 	shards := l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts]
-	f := finder{places: map[string]int{}, all: make([]placed, 0, entries(shards)), now: l.now().UnixNano()}
+	f := finder{numbers: map[string]int{}, all: make([]placed, 0, entries(shards)), now: l.now().UnixNano()}
 	for i := range shards {
 		f.find(&shards[i], where)
 	}
@@ -38,10 +38,10 @@ func entries(shards []shard) (n int) {
 // A finder gathers what is found in one piece of memory, whose size is known beforehand: slices that grow would touch several
 // times as much.
 type finder struct {
-	now    int64
-	places map[string]int // by their numbers
-	counts [][ranks]int   // of what is in each
-	all    []placed
+	now     int64
+	numbers map[string]int // of the places
+	counts  [][ranks]int   // of what is in each
+	all     []placed
 }
 
 type placed struct {
@@ -62,10 +62,10 @@ func (f *finder) find(s *shard, where func(id []byte) (place string, ok bool)) {
 }
 
 func (f *finder) add(place string, found Found) {
-	n, ok := f.places[place]
+	n, ok := f.numbers[place]
 	if !ok {
 		n = len(f.counts)
-		f.places[place], f.counts = n, append(f.counts, [ranks]int{})
+		f.numbers[place], f.counts = n, append(f.counts, [ranks]int{})
 	}
 	f.counts[n][found.Rank]++
 	f.all = append(f.all, placed{found, n})
@@ -73,15 +73,15 @@ func (f *finder) add(place string, found Found) {
 
 // sorted gives what has been found. It counts beforehand where each rank begins.
 func (f *finder) sorted() map[string][]Found {
-	places := make(map[string][]Found, len(f.places))
-	lists := make([][]Found, len(f.places))
-	for place, n := range f.places {
+	byPlace := make(map[string][]Found, len(f.numbers))
+	lists := make([][]Found, len(f.numbers))
+	for place, n := range f.numbers {
 		next, starts := 0, &f.counts[n]
 		for rank := ranks - 1; rank >= 0; rank-- {
 			starts[rank], next = next, next+starts[rank]
 		}
 		lists[n] = make([]Found, next)
-		places[place] = lists[n]
+		byPlace[place] = lists[n]
 	}
 	for i := range f.all {
 		found := &f.all[i]
@@ -89,7 +89,7 @@ func (f *finder) sorted() map[string][]Found {
 		lists[found.place][*next] = found.Found
 		*next++
 	}
-	return places
+	return byPlace
 }
 
 // Has says whether anything is remembered of a limit.

@@ -30,7 +30,7 @@ func TestFind(t *testing.T) {
 		for part := range parts {
 			for place, all := range l.Find(part, parts, where) {
 				if !slices.IsSortedFunc(all, func(a, b Found) int { return cmp.Compare(b.Rank, a.Rank) }) {
-					t.Errorf("part %d of %d: not the latest first", part, parts)
+					t.Errorf("part %d of %d: not the highest rank first", part, parts)
 				}
 				for _, found := range all {
 					got[found.ID] = place

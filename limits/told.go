@@ -31,8 +31,8 @@ func sizeOf(states []Named) int {
 }
 
 // Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are skipped. The strings of
-// the message may share memory with text, which must not change as long as they are used. A report or states may have been
-// used before (see [Report.Reset]). The error says what can't be read, and where.
+// the message may share memory with text, which must not change as long as they are used. A report may have been used before
+// (see [Report.Reset]). The error says what can't be read, and where.
 func Unmarshal(text []byte, message any) error {
 	s := newScanner(text)
 	switch m := message.(type) {

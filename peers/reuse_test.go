@@ -2,10 +2,13 @@ package peers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"testing"
+	"unsafe"
 
 	"weir/limits"
 )
@@ -13,12 +16,28 @@ import (
 // A hasty transport answers before it has read the message, of which it keeps the body.
 type hasty struct {
 	bodies []io.Reader
-	read   bool // it reads the message before it answers
+	read   bool    // it reads the message before it answers
+	memory []*byte // of those that it has read
+}
+
+// memoryOf says where a message is.
+func memoryOf(b *body) (at *byte) {
+	b.WriteTo(writer(func(p []byte) { at = &p[0] }))
+	b.Seek(0, io.SeekStart)
+	return at
+}
+
+type writer func([]byte)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
 }
 
 func (h *hasty) RoundTrip(r *http.Request) (*http.Response, error) {
 	text := []byte(nil)
 	if h.read {
+		h.memory = append(h.memory, memoryOf(r.Body.(*body)))
 		text, _ = io.ReadAll(struct{ io.Reader }{r.Body})
 	}
 	h.bodies = append(h.bodies, io.MultiReader(bytes.NewReader(text), r.Body))
@@ -45,6 +64,10 @@ func TestTextsAreUsedAgain(t *testing.T) {
 			if got, err := io.ReadAll(body); err != nil || !bytes.Equal(got, want[i]) {
 				t.Fatalf("message %d became %s, %v", i, got, err)
 			}
+		}
+		slices.SortFunc(transport.memory, func(a, b *byte) int { return cmp.Compare(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b))) })
+		if distinct := len(slices.Compact(transport.memory)); read && distinct > 40 {
+			t.Errorf("%d messages of 50 had memory of their own", distinct)
 		}
 	}
 }

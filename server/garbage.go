@@ -13,12 +13,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// KeepMemory has the garbage collector run less often while little memory is in use, and more often near the end of what the
-// container may have, until ctx ends. There is more room for garbage where a node has to be quick and its callers would wait for
-// the collector: while it takes over limits from others, as taken counts, and once hurry is closed, when it is about to end.
-// GOGC and GOMEMLIMIT, where they are set, decide instead. It warns if states, the limits that may be remembered, are more
-// than the container has memory for.
-func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64, states int, log zerolog.Logger) {
+// LimitMemory has the garbage collector run more often near the end of what the container may have, unless GOMEMLIMIT is set. It
+// warns if states, the limits that may be remembered, are more than the container has memory for.
+func LimitMemory(states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
@@ -27,6 +24,12 @@ func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64,
 		log.Warn().Int64("container_mb", most>>20).Int64("needed_mb", need>>20).
 			Msg("WEIR_CACHE_SIZE allows for more limits than this container has memory for: it may be killed when it has to remember as many")
 	}
+}
+
+// KeepMemory has the garbage collector run less often while little memory is in use, until ctx ends, unless GOGC is set. There is
+// more room for garbage where a node has to be quick and its callers would wait for the collector: while it takes over limits
+// from others, as taken counts, and once hurry is closed, when it is about to end.
+func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
