@@ -292,7 +292,7 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 	}
 	defer resp.Body.Close()
 	p.hear(resp.Header)
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, MaxMessage))
+	answer, err := readAnswer(resp)
 	if err != nil {
 		return nil, err
 	}
@@ -303,6 +303,15 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 		texts.Put(&message)
 	}
 	return answer, nil
+}
+
+// readAnswer reads the whole answer, which should be as long as it says.
+func readAnswer(resp *http.Response) ([]byte, error) {
+	const usual = 256 << 10 // of a thousand items, and what a peer can make this node take by a word
+	var answer bytes.Buffer
+	answer.Grow(int(min(max(resp.ContentLength, 0), usual)) + bytes.MinRead)
+	_, err := answer.ReadFrom(io.LimitReader(resp.Body, MaxMessage))
+	return answer.Bytes(), err
 }
 
 // A statusError is an answer that is none.

@@ -51,7 +51,7 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-func listenLocal(t *testing.T) *counter {
+func listenLocal(t testing.TB) *counter {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +69,7 @@ func h2c(h http.HandlerFunc) *http.Server {
 }
 
 // startPeer starts a peer that answers as h does. It ends with the test.
-func startPeer(t *testing.T, h http.HandlerFunc) *counter {
+func startPeer(t testing.TB, h http.HandlerFunc) *counter {
 	t.Helper()
 	ln, s := listenLocal(t), h2c(h)
 	var serving sync.WaitGroup
@@ -82,7 +82,7 @@ func startPeer(t *testing.T, h http.HandlerFunc) *counter {
 }
 
 // know makes a Set of this node and one peer behind ln. It is closed with the test.
-func know(t *testing.T, ln net.Listener, o Options) *Peer {
+func know(t testing.TB, ln net.Listener, o Options) *Peer {
 	t.Helper()
 	s := New(o)
 	t.Cleanup(s.Close)
