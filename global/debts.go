@@ -31,7 +31,7 @@ type owner struct {
 	mu       sync.Mutex    // guards all below; may be locked while a shard or moves is, not the other way round
 	line     []string      // limits with something gathered
 	reported int           // the length of report
-	moving   queue         // limits that belong to the node by now, those that are whole again soonest last; it may have got some already
+	moving   queue         // limits that belong to the node by now; it may have got some already
 	given    []string      // those of them that it has asked for
 	toHand   string        // the ring for which it is to hear that it has everything
 	since    time.Duration // no debt is older, by Clock; of no meaning while there is none

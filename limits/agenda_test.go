@@ -109,6 +109,15 @@ func TestSweepsLookAtLittle(t *testing.T) {
 	if stats := l.Stats(); stats.Expired != 3 {
 		t.Errorf("%+v", stats)
 	}
+	for i := range s.agenda.size { // what it doesn't look at it can't know
+		held, _ := s.agenda.at(i)
+		held.duration = 1
+	}
+	before := s.agenda.size
+	now += int64(10 * time.Minute)
+	if l.Sweep(); s.agenda.size < before-2 || s.agenda.size == before {
+		t.Errorf("a sweep with one limit near its end forgot %d", before-s.agenda.size)
+	}
 }
 
 // TestAgendaGivesItsMemoryBack: where most records have gone, so have most pages.

@@ -398,7 +398,7 @@ func TestSweepAfterTheClockWasAhead(t *testing.T) {
 }
 
 func TestRunSweepsUntilItsContextEnds(t *testing.T) {
-	for _, size := range []int{1, 100, 5000} {
+	for _, size := range []int{1, 100, 5000, 2_000_000} {
 		synctest.Test(t, func(t *testing.T) {
 			l := limits.New(size, time.Now)
 			for i := range 500 {

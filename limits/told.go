@@ -6,9 +6,9 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// AppendMessage appends what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and [AppendResults].)
-// Anything else of plain JSON is written as the JSON library does. Invalid UTF-8, which no name has, becomes the replacement
-// character in the former, and is an error in the latter.
+// AppendMessage appends what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and
+// [AppendResults].) Anything else of plain JSON is written as the JSON library does. Invalid UTF-8, which no name has, becomes the
+// replacement character in the former, and is an error in the latter.
 func AppendMessage(dst []byte, message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
@@ -30,9 +30,9 @@ func sizeOf(states []Named) int {
 	return size
 }
 
-// Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are skipped. The strings of
-// the message may share memory with text, which must not change as long as they are used. A report may have been used before
-// (see [Report.Reset]). The error says what can't be read, and where.
+// Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are skipped. The
+// strings of the message may share memory with text, which must not change as long as they are used. A report may have been used
+// before (see [Report.Reset]). The error says what can't be read, and where.
 func Unmarshal(text []byte, message any) error {
 	s := newScanner(text)
 	switch m := message.(type) {

@@ -39,7 +39,8 @@ func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64)
 	var room garbageRoom
 	for now := 0; ; {
 		runtimemetrics.Read(live)
-		if next := gcPercent(live[0].Value.Uint64(), room.spare(taken())); next < now*9/10 || next > now*11/10 { // each change stops the world
+		next := gcPercent(live[0].Value.Uint64(), room.spare(taken()))
+		if next < now*9/10 || next > now*11/10 { // each change stops the world
 			now = next
 			debug.SetGCPercent(now)
 		}
