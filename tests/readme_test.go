@@ -3,13 +3,17 @@ package tests
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,101 +21,219 @@ import (
 	"weir/limits"
 )
 
-func readme(t *testing.T) string {
+// A document is one of the Markdown files that come with weir. Its name is its path from the repository's root.
+type document struct{ name, text string }
+
+// documents returns all of them.
+func documents(t *testing.T) (list []document) {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	for _, pattern := range []string{"README.md", "docs/*.md", "examples/*.md"} {
+		files, err := filepath.Glob(filepath.Join("..", pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			list = append(list, read(t, strings.TrimPrefix(filepath.ToSlash(file), "../")))
+		}
+	}
+	return list
+}
+
+func read(t *testing.T, name string) document {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	return document{name, string(text)}
 }
 
-// example is a command of the README and the answer that is printed below it.
-var example = regexp.MustCompile("(?s)```sh\n(curl [^`]*)```\n+```(json|text)\n([^`]*)```")
+// A block is a fenced one of a document, and the one that follows it without a word between them, if there is one.
+type block struct {
+	language, text string
+	next           *block
+}
 
-// TestREADME runs every curl example of the README against one fresh node, in their order, and compares what it answers
-// with what is printed. With WEIR_README_CURL set it has a shell and the real curl do it.
+// fence matches a block.
+var fence = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```\n")
+
+// blocks returns the fenced blocks of d, in their order.
+func (d document) blocks() (list []*block) {
+	end := 0
+	for _, at := range fence.FindAllStringSubmatchIndex(d.text, -1) {
+		b := &block{language: d.text[at[2]:at[3]], text: d.text[at[4]:at[5]]}
+		if len(list) > 0 && strings.TrimSpace(d.text[end:at[0]]) == "" {
+			list[len(list)-1].next = b
+		}
+		list, end = append(list, b), at[1]
+	}
+	return list
+}
+
+// TestREADME runs every curl command of the README and of the other documents, in their order, and compares the answers with
+// what is printed below. Each document has fresh nodes of its own: one at localhost:8080, a cluster of three at 8081 to 8083.
+// With WEIR_README_CURL set a shell and the real curl run them.
 func TestREADME(t *testing.T) {
-	text := readme(t)
-	examples := example.FindAllStringSubmatch(text, -1)
-	if commands := strings.Count(text, "\ncurl "); len(examples) == 0 || len(examples) != commands {
-		t.Fatalf("%d of %d curl commands have an answer below them", len(examples), commands)
+	run := imitateCurl
+	if os.Getenv("WEIR_README_CURL") != "" {
+		run = shell
 	}
-	n := startNode(t, 1000)
-	n.clock.Set(time.Now())
-	for _, e := range examples {
-		command := strings.ReplaceAll(e[1], "http://localhost:8080", n.url)
-		if command == e[1] {
-			t.Errorf("asks nobody that this test could start: %s", command)
+	for _, d := range documents(t) {
+		if !strings.Contains(d.text, "\ncurl ") {
 			continue
 		}
-		run := curl
-		if os.Getenv("WEIR_README_CURL") != "" {
-			run = shell
-		}
-		answer, err := run(command)
-		if err != nil {
-			t.Errorf("%v: %s", err, command)
-			continue
-		}
-		if e[2] == "json" {
-			sameJSON(t, command, answer, []byte(e[3]))
-		} else if !strings.Contains(string(answer), strings.TrimSpace(e[3])) {
-			t.Errorf("%s\ngot  %s\nwant a part %s", command, answer, e[3])
-		}
+		t.Run(d.name, func(t *testing.T) {
+			there, commands := &places{}, 0
+			for _, b := range d.blocks() {
+				if b.language != "sh" || !strings.HasPrefix(b.text, "curl ") {
+					continue
+				}
+				commands += strings.Count("\n"+b.text, "\ncurl ")
+				if b.next == nil {
+					t.Errorf("no answer follows\n%s", b.text)
+					continue
+				}
+				answer, err := run(there.in(t, b.text))
+				if err != nil {
+					t.Errorf("%v\n%s", err, b.text)
+					continue
+				}
+				b.next.compare(t, b.text, answer)
+			}
+			if all := strings.Count(d.text, "\ncurl "); commands != all {
+				t.Errorf("%d of %d curl commands stand in a block of sh", commands, all)
+			}
+		})
 	}
 }
 
-func shell(command string) ([]byte, error) { return exec.Command("sh", "-c", command).Output() }
+// places are the nodes that the commands of one document ask. They start when the first command needs them.
+type places struct {
+	alone   *node
+	cluster []*node
+}
+
+var localhost = regexp.MustCompile(`http://localhost:808([0-3])\b`)
+
+// in returns the commands with the addresses of the nodes.
+func (p *places) in(t *testing.T, commands string) string {
+	t.Helper()
+	return localhost.ReplaceAllStringFunc(commands, func(url string) string {
+		i := int(url[len(url)-1] - '0')
+		if i == 0 {
+			if p.alone == nil {
+				p.alone = startNode(t, 1000)
+				p.alone.clock.Set(time.Now())
+			}
+			return p.alone.url
+		}
+		if p.cluster == nil {
+			c := startCluster(t, 3)
+			c.clock.Set(time.Now())
+			p.cluster = slices.SortedFunc(slices.Values(c.nodes), func(a, b *node) int { return strings.Compare(a.name, b.name) })
+		}
+		return p.cluster[i-1].url
+	})
+}
+
+func shell(commands string) ([]byte, error) { return exec.Command("sh", "-c", commands).Output() }
 
 // word is one word of a shell command: quoted, or without spaces.
 var word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
 
-// curl does what curl would, for the few options that the README uses.
-func curl(command string) ([]byte, error) {
-	var url, data string
-	words := word.FindAllString(strings.ReplaceAll(command, "\\\n", " "), -1)
-	for i := 1; i < len(words); i++ {
+// imitateCurl does what curl would, for the few options that the documents use.
+func imitateCurl(commands string) (answers []byte, err error) {
+	for _, command := range strings.Split("\n"+commands, "\ncurl ")[1:] {
+		answer, failed := imitateOne(word.FindAllString(strings.ReplaceAll(command, "\\\n", " "), -1))
+		answers, err = append(answers, answer...), errors.Join(err, failed)
+	}
+	return answers, err
+}
+
+func imitateOne(words []string) ([]byte, error) {
+	request, head := &http.Request{Method: http.MethodGet, Header: http.Header{}}, false
+	for i := 0; i < len(words); i++ {
 		switch words[i] {
 		case "-s":
+		case "-si":
+			head = true
 		case "-d":
 			i++
-			data = strings.Trim(words[i], `'"`)
+			data := strings.Trim(words[i], `'"`)
+			request.Method, request.Body, request.ContentLength = http.MethodPost, io.NopCloser(strings.NewReader(data)), int64(len(data))
+		case "-H":
+			i++
+			name, value, _ := strings.Cut(strings.Trim(words[i], `'"`), ": ")
+			request.Header.Set(name, value)
 		default:
-			if strings.HasPrefix(words[i], "-") || url != "" {
+			url, err := http.NewRequest(http.MethodGet, words[i], nil)
+			if err != nil || request.URL != nil || strings.HasPrefix(words[i], "-") {
 				return nil, fmt.Errorf("this test does not know curl's %s", words[i])
 			}
-			url = strings.Trim(words[i], `'"`)
+			request.URL = url.URL
 		}
 	}
-	resp, err := http.Get(url)
-	if data != "" {
-		resp, err = http.Post(url, "application/x-www-form-urlencoded", strings.NewReader(data))
-	}
+	return ask(request, head)
+}
+
+// ask returns the answer's body, with its head before it if that is wanted.
+func ask(r *http.Request, head bool) ([]byte, error) {
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
+	var answer bytes.Buffer
+	if head {
+		fmt.Fprintf(&answer, "%s %s\n", resp.Proto, resp.Status)
+		for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
+			fmt.Fprintf(&answer, "%s: %s\n", name, resp.Header.Get(name))
+		}
+	}
+	_, err = io.Copy(&answer, resp.Body)
+	return answer.Bytes(), err
+}
+
+// compare wants an answer to be as printed: JSON but for what differs from run to run, of text each line but "...".
+func (b *block) compare(t *testing.T, command string, answer []byte) {
+	t.Helper()
+	switch b.language {
+	case "json":
+		if got, want := parse(t, answer), parse(t, []byte(b.text)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s\ngot  %s\nwant %s", command, answer, b.text)
+		}
+	case "text":
+		for line := range strings.Lines(b.text) {
+			if line = strings.TrimSpace(line); line != "..." && !bytes.Contains(answer, []byte(line)) {
+				t.Errorf("%s\ngot  %s\nwant %s", command, answer, line)
+			}
+		}
+	default:
+		t.Errorf("%s\nis followed by a block of %q, not json or text", command, b.language)
+	}
 }
 
 // varying are the members that differ from run to run.
-var varying = map[string]bool{"reset_time": true, "retry_after": true, "owner": true}
-
-func sameJSON(t *testing.T, command string, got, want []byte) {
-	t.Helper()
-	if g, w := parse(t, got), parse(t, want); !reflect.DeepEqual(g, w) {
-		t.Errorf("%s\ngot  %s\nwant %s", command, got, want)
-	}
+var varying = map[string]bool{
+	"reset_time": true, "retry_after": true, "owner": true, // of results
+	"self": true, "name": true, "ring": true, "share": true, "at": true, // of the list of nodes
 }
 
-// parse gives a JSON value with the varying numbers and names replaced by their kind.
-func parse(t *testing.T, text []byte) (v any) {
+// parse returns JSON values, one after the other, with the varying members replaced by their kind.
+func parse(t *testing.T, text []byte) (all []any) {
 	t.Helper()
-	if err := json.Unmarshal(bytes.TrimSpace(text), &v); err != nil {
-		t.Errorf("%v in %s", err, text)
+	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+		var v any
+		switch err := decoder.Decode(&v); err {
+		case nil:
+			all = append(all, blur(v))
+		case io.EOF:
+			return all
+		default:
+			t.Errorf("%v in %s", err, text)
+			return all
+		}
 	}
-	return blur(v)
 }
 
 func blur(v any) any {
@@ -134,7 +256,7 @@ func blur(v any) any {
 
 // TestREADMEPicture draws the picture of what each algorithm lets pass, and finds it in the README.
 func TestREADMEPicture(t *testing.T) {
-	text := readme(t)
+	text := read(t, "README.md").text
 	for _, row := range []struct {
 		label     string
 		algorithm limits.Algorithm
@@ -162,5 +284,13 @@ func TestREADMEPicture(t *testing.T) {
 		if !strings.Contains(text, picture) {
 			t.Errorf("the README lacks %s", picture)
 		}
+	}
+}
+
+// TestREADMEIsShort holds the README to what a newcomer reads in five minutes.
+func TestREADMEIsShort(t *testing.T) {
+	const most = 1500
+	if words := len(strings.Fields(read(t, "README.md").text)); words > most {
+		t.Errorf("it has %d words, want %d at most", words, most)
 	}
 }
