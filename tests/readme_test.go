@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,6 +131,11 @@ func (p *places) in(t *testing.T, commands string) string {
 		if p.cluster == nil {
 			c := startCluster(t, 3)
 			c.clock.Set(time.Now())
+			for _, n := range c.nodes {
+				if err := n.peers.Static(t.Context(), c.members(), n.name, netip.AddrPort{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			p.cluster = slices.SortedFunc(slices.Values(c.nodes), func(a, b *node) int { return strings.Compare(a.name, b.name) })
 		}
 		return p.cluster[i-1].url
