@@ -360,25 +360,6 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-func TestReadmeNamesVariables(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range variables() {
-		if !regexp.MustCompile(`\b` + v.name + `\b`).Match(readme) {
-			t.Errorf("README.md says nothing of %s", v.name)
-		}
-	}
-	known := variables()
-	for _, name := range regexp.MustCompile(`\bWEIR_[A-Z0-9_]*[A-Z0-9]\b`).FindAllString(string(readme), -1) {
-		if !slices.ContainsFunc(known, func(v variable) bool { return v.name == name }) && !strings.HasPrefix(name, "WEIR_README_") && name != "WEIR_CONFORMANCE_FILE" {
-			t.Errorf("README.md promises %s, which there is not", name)
-		}
-	}
-}
-
 func TestWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"serve"}, {"-version", "now"}, {"-health", "127.0.0.1:8080"}, {""}} {
