@@ -98,15 +98,17 @@ func (d document) section(t *testing.T, title string) string {
 	return before
 }
 
-// TestDocumentedVariables compares the table of variables with what weir -h prints, and looks for variables in all documents
-// that there are not.
+// printedVariable matches a line of weir -h, with the default if there is one.
+var printedVariable = regexp.MustCompile(`(?m)^  (WEIR_\w+) +.*?(?: \(default ([^)]+)\))?$`)
+
+// TestDocumentedVariables compares the table of variables with what weir -h prints. No document may name another one.
 func TestDocumentedVariables(t *testing.T) {
 	help, err := command(t.Context(), t, nil, "-h").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defaults := map[string]string{}
-	for _, v := range regexp.MustCompile(`(?m)^  (WEIR_\w+) +.*?(?: \(default ([^)]+)\))?$`).FindAllStringSubmatch(string(help), -1) {
+	for _, v := range printedVariable.FindAllStringSubmatch(string(help), -1) {
 		defaults[v[1]] = v[2]
 	}
 	var documented []string
@@ -114,7 +116,8 @@ func TestDocumentedVariables(t *testing.T) {
 		name := strings.Trim(r[1], "`")
 		documented = append(documented, name)
 		printed, _, _ := strings.Cut(r[2], " | ")
-		if want, known := defaults[name]; !known || want != "" && printed != "`"+want+"`" || want == "" && strings.Contains(printed, "`") {
+		want, known := defaults[name]
+		if !known || want != "" && printed != "`"+want+"`" || want == "" && strings.Contains(printed, "`") {
 			t.Errorf("%s is documented with the default %s; weir -h says %q", name, printed, want)
 		}
 	}
@@ -141,7 +144,8 @@ var series = regexp.MustCompile(`\b(weir_[a-z_]+[a-z])(?:\{([^}]*)\})?`)
 // ofHistogram matches what a histogram's series have behind its name.
 var ofHistogram = regexp.MustCompile(`_(bucket|sum|count)$`)
 
-// TestDocumentedMetrics compares the metrics of a node in a cluster, their labels and the labels' values, with the documents.
+// TestDocumentedMetrics compares the metrics of a node in a cluster, their labels and the labels' values, with the
+// documents.
 func TestDocumentedMetrics(t *testing.T) {
 	c := startCluster(t, 2)
 	page := string(c.nodes[0].get(t, "/metrics", http.StatusOK))
@@ -269,7 +273,7 @@ func TestDocumentedLogLines(t *testing.T) {
 	}
 }
 
-// TestDocumentedPrograms runs each block of Go in the documents. What it prints must be what the block of text behind it says.
+// TestDocumentedPrograms runs each block of Go in the documents. What it prints must equal the block of text behind it.
 func TestDocumentedPrograms(t *testing.T) {
 	for _, d := range documents(t) {
 		for _, b := range d.blocks() {

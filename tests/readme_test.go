@@ -71,9 +71,9 @@ func (d document) blocks() (list []*block) {
 	return list
 }
 
-// TestREADME runs every curl command of the README and of the other documents, in their order, and compares the answers with
-// what is printed below. Each document has fresh nodes of its own: one at localhost:8080, a cluster of three at 8081 to 8083.
-// With WEIR_README_CURL set a shell and the real curl run them.
+// TestREADME runs every curl command of the README and of the other documents, in their order, and compares the answers
+// with what is printed below. Each document has fresh nodes of its own: one at localhost:8080, a cluster of three at
+// 8081 to 8083. With WEIR_README_CURL set a shell and the real curl run them.
 func TestREADME(t *testing.T) {
 	run := imitateCurl
 	if os.Getenv("WEIR_README_CURL") != "" {
@@ -136,7 +136,8 @@ func (p *places) in(t *testing.T, commands string) string {
 					t.Fatal(err)
 				}
 			}
-			p.cluster = slices.SortedFunc(slices.Values(c.nodes), func(a, b *node) int { return strings.Compare(a.name, b.name) })
+			p.cluster = c.nodes
+			slices.SortFunc(p.cluster, func(a, b *node) int { return strings.Compare(a.name, b.name) })
 		}
 		return p.cluster[i-1].url
 	})
@@ -166,7 +167,8 @@ func imitateOne(words []string) ([]byte, error) {
 		case "-d":
 			i++
 			data := strings.Trim(words[i], `'"`)
-			request.Method, request.Body, request.ContentLength = http.MethodPost, io.NopCloser(strings.NewReader(data)), int64(len(data))
+			request.Method, request.ContentLength = http.MethodPost, int64(len(data))
+			request.Body = io.NopCloser(strings.NewReader(data))
 		case "-H":
 			i++
 			name, value, _ := strings.Cut(strings.Trim(words[i], `'"`), ": ")
