@@ -75,28 +75,28 @@ func (r *Rejection) Error() string { return "the owner refused this check: " + r
 
 // A Peer is another node. It is safe for concurrent use.
 type Peer struct {
-	name    string
-	set     *Set
-	addrs   atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
-	rt      http.RoundTripper
-	batches *batching.Batcher[limits.Request, limits.Result]
-	singles *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
-	takes   *batching.Batcher[limits.Name, limits.Named]
-	health  breaker
-	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
-	life    atomic.Int64           // of its process, as it last said
-	past    int64                  // the one before, of which a message may come late; guarded by set.mu
-	left    atomic.Int64           // the life in which it said that it is about to stop; 0 if it hasn't, or is there again
-	handed  atomic.Pointer[string] // the ring for which it has handed over everything
-	gone    atomic.Bool            // nobody is to call it any more
-	cause   atomic.Pointer[error]  // of the last failure, in full
-	loud    zerolog.Logger         // for what must be seen, but not a thousand times a second
-	stats   stats
+	name         string
+	set          *Set
+	addrs        atomic.Pointer[[]netip.AddrPort] // where to dial, as DNS said; nil: as the name says
+	rt           http.RoundTripper
+	batches      *batching.Batcher[limits.Request, limits.Result]
+	singles      *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
+	takes        *batching.Batcher[limits.Name, limits.Named]
+	health       breaker
+	lastRing     atomic.Pointer[string] // the ring's fingerprint that it last sent
+	incarnation  atomic.Int64           // of its process, as it last said
+	previous     int64                  // the one before, of which a message may come late; guarded by set.mu
+	left         atomic.Int64           // the life in which it said that it is about to stop; 0 if it hasn't, or is there again
+	handoverRing atomic.Pointer[string] // the ring for which it has handed over everything
+	closed       atomic.Bool            // nobody is to call it any more
+	cause        atomic.Pointer[error]  // of the last failure, in full
+	throttledLog zerolog.Logger         // for what must be seen, but not a thousand times a second
+	stats        stats
 }
 
 func newPeer(s *Set, name string) *Peer {
 	p := &Peer{name: name, set: s}
-	p.loud = s.options.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
+	p.throttledLog = s.options.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	p.newStats(s.metrics)
 	p.rt = s.options.transport(p)
 	p.batches = batching.New(batching.Options{
@@ -136,13 +136,13 @@ func (p *Peer) Name() string { return p.name }
 // Check has the peer count a group of items, which travel together, and gives their results in order. Its error is a
 // [Failure], a [*Rejection], or that of ctx, which ends the wait but not the call. Unless alone is set the group may
 // travel with others.
-func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([]limits.Result, error) {
+func (p *Peer) Check(ctx context.Context, group []limits.Request, unbatched bool) ([]limits.Result, error) {
 	var results []limits.Result
 	var err error
 	switch {
 	case p.health.down.Load():
 		err = ErrDown
-	case alone:
+	case unbatched:
 		results, err = p.singles.Do(ctx, group)
 	default:
 		results, err = p.batches.Do(ctx, group)
@@ -200,7 +200,7 @@ func (p *Peer) deliver(ctx context.Context, path string, message []byte, within 
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
-		if p.gone.Load() {
+		if p.closed.Load() {
 			p.closeIdle()
 		}
 	}()
@@ -234,8 +234,8 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	return results, nil
 }
 
-// Listen hears what the peer says of itself: whether it leaves, or is there in another life.
-func (p *Peer) Listen(ctx context.Context) {
+// Ping hears what the peer says of itself: whether it leaves, or is there in another life.
+func (p *Peer) Ping(ctx context.Context) {
 	if p.health.down.Load() {
 		return
 	}
@@ -291,7 +291,7 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 		return nil, err
 	}
 	defer resp.Body.Close()
-	p.hear(resp.Header)
+	p.observe(resp.Header)
 	answer, err := readAnswer(resp)
 	if err != nil {
 		return nil, err
@@ -347,7 +347,7 @@ func (p *Peer) classify(err error) error {
 	case errors.As(err, &status):
 		switch int(status) {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			level, failure = p.loud.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
+			level, failure = p.throttledLog.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
 		case http.StatusServiceUnavailable:
 			failure = ErrRefused
 		}
@@ -375,22 +375,22 @@ func unprocessed(err error) bool {
 		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
 }
 
-// hear notes what a peer's answer says of its ring.
-func (p *Peer) hear(h http.Header) {
+// observe notes what a peer's answer says of its ring.
+func (p *Peer) observe(h http.Header) {
 	ring := h.Get(HeaderRing)
 	if ring == "" {
 		return // it doesn't know its place, or it was no weir that answered
 	}
-	if old := p.heard.Load(); old == nil || *old != ring {
-		p.heard.Store(&ring)
+	if old := p.lastRing.Load(); old == nil || *old != ring {
+		p.lastRing.Store(&ring)
 	}
-	p.set.Heard(p.name, h)
+	p.set.Observe(p.name, h)
 }
 
 // close ends what the peer holds. Calls on their way end by themselves, and the last of them ends the connection.
 func (p *Peer) close() {
 	p.stats.drop(p.set.metrics)
-	p.gone.Store(true)
+	p.closed.Store(true)
 	p.closeIdle()
 	p.closeSoon()
 }

@@ -55,11 +55,11 @@ func TestFormer(t *testing.T) {
 		if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
 			t.Errorf("a node that has just come asks %v", p)
 		}
-		s.Handed("b:1", three.Fingerprint())
+		s.HandoverDone("b:1", three.Fingerprint())
 		if p := s.View().Former(fresh); p != nil || s.View().Settled() {
 			t.Errorf("it asks %v, who has handed over all; settled: %v", p, s.View().Settled())
 		}
-		s.Handed("c:1", three.Fingerprint())
+		s.HandoverDone("c:1", three.Fingerprint())
 		if !s.View().Settled() {
 			t.Error("all have handed over, and still something is to come")
 		}
@@ -90,7 +90,7 @@ func TestFormerOfTwoChanges(t *testing.T) {
 	if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
 		t.Errorf("asked is %v", p)
 	}
-	s.Handed("b:1", two.Fingerprint())
+	s.HandoverDone("b:1", two.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	if p := s.View().Former(fresh); p != nil {
 		t.Errorf("asked is %s, who had handed over all", p.Name())
@@ -102,10 +102,10 @@ func TestHandedForAnEarlierRing(t *testing.T) {
 	s := still(t)
 	three, four := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"a:1", "b:1", "c:1", "d:1"})
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
-	s.Handed("b:1", three.Fingerprint())
+	s.HandoverDone("b:1", three.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
-	s.Handed("b:1", four.Fingerprint())
-	s.Handed("c:1", four.Fingerprint())
+	s.HandoverDone("b:1", four.Fingerprint())
+	s.HandoverDone("c:1", four.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	if p := s.View().Former(moved(t, four, "d:1", three, "a:1")); p == nil || p.Name() != "d:1" {
 		t.Errorf("asked is %v", p)
@@ -113,14 +113,14 @@ func TestHandedForAnEarlierRing(t *testing.T) {
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	for name, p := range s.View().peers {
-		if p.handed.Load() != nil {
+		if p.handoverRing.Load() != nil {
 			t.Errorf("%s is said to have handed over everything, which was for an earlier ring", name)
 		}
 	}
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
-	s.Handed("b:1", three.Fingerprint()) // it has heard of the next change before this node has
+	s.HandoverDone("b:1", three.Fingerprint()) // it has heard of the next change before this node has
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
-	if !s.View().peer("b:1").hasHanded(three.Fingerprint()) {
+	if !s.View().peer("b:1").handoverDone(three.Fingerprint()) {
 		t.Error("what came a little early is forgotten")
 	}
 }
@@ -174,10 +174,10 @@ func TestLost(t *testing.T) {
 	s := still(t)
 	expect := func(what string, want bool) {
 		t.Helper()
-		if got := s.Lost(); got != want {
+		if got := s.TakeOwnershipLoss(); got != want {
 			t.Errorf("%s: %v", what, got)
 		}
-		if s.Lost() {
+		if s.TakeOwnershipLoss() {
 			t.Errorf("%s: twice", what)
 		}
 	}
@@ -205,15 +205,15 @@ func TestLateMessageOfAFormerLife(t *testing.T) {
 		if leaving {
 			h.Set(HeaderLeaving, "1")
 		}
-		s.Heard("b:1", h)
+		s.Observe("b:1", h)
 	}
 	say("1", false)
 	say("2", false)
-	lost := s.lost.Get()
+	lost := s.abruptRestarts.Get()
 	say("1", true)
 	say("1", false)
 	say("2", false)
-	if n := s.View().Nodes(); n != 2 || s.lost.Get() != lost {
-		t.Errorf("%d nodes; %d restarts are counted, want %d", n, s.lost.Get(), lost)
+	if n := s.View().Nodes(); n != 2 || s.abruptRestarts.Get() != lost {
+		t.Errorf("%d nodes; %d restarts are counted, want %d", n, s.abruptRestarts.Get(), lost)
 	}
 }

@@ -65,7 +65,7 @@ func (s *stats) count(err error, items int) {
 func (s *Set) newMetrics() {
 	s.metrics = vm.NewSet()
 	s.mismatches = s.metrics.NewCounter("weir_ring_mismatches_total")
-	s.lost = s.metrics.NewCounter("weir_peer_restarts_without_handover_total")
+	s.abruptRestarts = s.metrics.NewCounter("weir_peer_restarts_without_handover_total")
 	s.metrics.NewGauge("weir_ring_nodes", func() float64 {
 		if v := s.View(); v != nil {
 			return float64(v.Nodes())

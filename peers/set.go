@@ -44,13 +44,13 @@ func (o *Options) scheme() string {
 
 // A Set is the nodes of a cluster, as this node sees it. It is safe for concurrent use.
 type Set struct {
-	options Options
-	start   int64
-	loud    zerolog.Logger // for what must be seen, but not a thousand times a second
-	view    atomic.Pointer[View]
-	holding sync.RWMutex    // held for writing while the view changes
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
+	options      Options
+	incarnation  int64
+	throttledLog zerolog.Logger // for what must be seen, but not a thousand times a second
+	view         atomic.Pointer[View]
+	holding      sync.RWMutex    // held for writing while the view changes
+	ctx          context.Context // ends with Close
+	cancel       context.CancelFunc
 
 	mu      sync.Mutex // guards all below, and the order of updates and new probes
 	closed  bool
@@ -61,11 +61,11 @@ type Set struct {
 	leaving bool             // this one is
 	former  map[string]*Peer // that are not listed any more, and may still have states to give
 
-	discovery  atomic.Pointer[Discovery]
-	metrics    *vm.Set
-	mismatches *vm.Counter
-	lost       *vm.Counter
-	mismatched sync.Map // name of a peer: the odd protocol or ring that was last logged
+	discovery      atomic.Pointer[Discovery]
+	metrics        *vm.Set
+	mismatches     *vm.Counter
+	abruptRestarts *vm.Counter
+	mismatched     sync.Map // name of a peer: the odd protocol or ring that was last logged
 }
 
 // New makes a Set without a view: this node doesn't know its place yet.
@@ -79,12 +79,12 @@ func New(o Options) *Set {
 	if o.BatchLimit == 0 {
 		o.BatchLimit = 1000
 	}
-	s := &Set{options: o, start: 1 + rand.Int64N(math.MaxInt64), former: map[string]*Peer{}}
+	s := &Set{options: o, incarnation: 1 + rand.Int64N(math.MaxInt64), former: map[string]*Peer{}}
 	for p := range s.held {
 		s.held[p] = true
 	}
 	s.newMetrics()
-	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
+	s.throttledLog = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -144,8 +144,8 @@ func (s *Set) rebuildLocked() {
 	v.before = s.beforeLocked(old, v)
 	s.findFormersLocked(old, v)
 	for _, p := range v.peers {
-		if !p.hasHanded(v.Fingerprint()) {
-			p.handed.Store(nil) // or it would hold again should the ring become what it was
+		if !p.handoverDone(v.Fingerprint()) {
+			p.handoverRing.Store(nil) // or it would hold again should the ring become what it was
 		}
 	}
 	for p, owner := range v.owners {
@@ -194,10 +194,10 @@ func (s *Set) findFormersLocked(old, v *View) {
 		if name := v.before.Owner(p); name != v.name {
 			former = cmp.Or(v.peer(name), old.peer(name), s.former[name])
 		} else if old != nil {
-			former = old.owes(p)
+			former = old.pendingFormer(p)
 		}
-		if v.formers[p] = former; former != nil && !slices.Contains(v.owing, former) {
-			v.owing = append(v.owing, former)
+		if v.formers[p] = former; former != nil && !slices.Contains(v.pendingHandover, former) {
+			v.pendingHandover = append(v.pendingHandover, former)
 		}
 	}
 }
@@ -225,9 +225,9 @@ func (s *Set) replaceLocked(v *View) {
 const formerFor = 30 * time.Second
 
 // Handed notes that a node has handed over everything that it doesn't own in a ring.
-func (s *Set) Handed(node, ring string) {
+func (s *Set) HandoverDone(node, ring string) {
 	if p := s.named(node); p != nil {
-		p.handed.Store(&ring)
+		p.handoverRing.Store(&ring)
 	}
 }
 
@@ -281,15 +281,15 @@ func (s *Set) newHeader(v *View) http.Header {
 	if s.leaving {
 		h.Set(HeaderLeaving, "true")
 	}
-	h.Set(HeaderStart, strconv.FormatInt(s.start, 10))
+	h.Set(HeaderStart, strconv.FormatInt(s.incarnation, 10))
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
 	}
 	return h
 }
 
-// Introduce says in the header of an answer what this node says of itself in calls.
-func (s *Set) Introduce(h http.Header) {
+// SetHeaders says in the header of an answer what this node says of itself in calls.
+func (s *Set) SetHeaders(h http.Header) {
 	ours := s.View().header
 	for _, name := range [...]string{HeaderProtocol, HeaderRing, HeaderStart, HeaderLeaving} {
 		if values := ours[name]; values != nil {
@@ -298,10 +298,10 @@ func (s *Set) Introduce(h http.Header) {
 	}
 }
 
-// Heard compares what a node says of itself, in a request or an answer, with this node's own. A difference is normal for
+// Observe compares what a node says of itself, in a request or an answer, with this node's own. A difference is normal for
 // the seconds in which a list changes, and a mistake if it stays; so it is counted, and logged once for each change.
-func (s *Set) Heard(from string, h http.Header) {
-	s.heardOfLife(from, h)
+func (s *Set) Observe(from string, h http.Header) {
+	s.observeRestart(from, h)
 	v := s.View()
 	if v == nil || h.Get(HeaderProtocol) == Protocol && h.Get(HeaderRing) == v.ring.Fingerprint() {
 		s.mismatched.Delete(from)
@@ -313,27 +313,27 @@ func (s *Set) Heard(from string, h http.Header) {
 	}
 	odd := h.Get(HeaderProtocol) + " " + h.Get(HeaderRing)
 	if last, _ := s.mismatched.Swap(from, odd); last != odd {
-		s.loud.Warn().Str("peer", from).Str("its_protocol", h.Get(HeaderProtocol)).Str("our_protocol", Protocol).
+		s.throttledLog.Warn().Str("peer", from).Str("its_protocol", h.Get(HeaderProtocol)).Str("our_protocol", Protocol).
 			Str("its_ring", h.Get(HeaderRing)).Str("our_ring", v.ring.Fingerprint()).
 			Msg("a peer has another list of nodes, or another version")
 	}
 }
 
-// heardOfLife notes that a listed node is about to leave, or is there again in another life. Once it is through, the view shows
+// observeRestart notes that a listed node is about to leave, or is there again in another life. Once it is through, the view shows
 // that, whoever has noted it.
-func (s *Set) heardOfLife(from string, h http.Header) {
+func (s *Set) observeRestart(from string, h http.Header) {
 	start, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
 	v, leaving := s.View(), h.Get(HeaderLeaving) != ""
 	p := v.peer(from)
-	if err != nil || p == nil || p.life.Load() == start && (!leaving || v.lacks(p)) {
+	if err != nil || p == nil || p.incarnation.Load() == start && (!leaving || v.lacks(p)) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.View().peer(from) != p || start == p.past {
+	if s.closed || s.View().peer(from) != p || start == p.previous {
 		return
 	}
-	was := p.life.Load()
+	was := p.incarnation.Load()
 	switch {
 	case leaving:
 		s.setLeftLocked(p, start)
@@ -341,8 +341,8 @@ func (s *Set) heardOfLife(from string, h http.Header) {
 		s.comeBackLocked(p, was)
 	}
 	if was != start {
-		p.past = was
-		p.life.Store(start)
+		p.previous = was
+		p.incarnation.Store(start)
 	}
 }
 
@@ -365,7 +365,7 @@ func (s *Set) setLeftLocked(p *Peer, start int64) {
 func (s *Set) comeBackLocked(p *Peer, was int64) {
 	if p.left.Swap(0) == 0 {
 		if was != 0 {
-			s.lost.Inc()
+			s.abruptRestarts.Inc()
 			s.options.Log.Warn().Str("peer", p.name).Msg("a peer has been restarted without handing over: what it counted is lost")
 		}
 		return
@@ -484,7 +484,7 @@ func (o *Options) transport(p *Peer) http.RoundTripper {
 // dial connects to the first of p's addresses that answers.
 func (p *Peer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	defer func() {
-		if p.gone.Load() {
+		if p.closed.Load() {
 			p.closeSoon()
 		}
 	}()

@@ -11,7 +11,7 @@ import (
 )
 
 // Start names the life of this process, in all calls.
-func (s *Set) Start() int64 { return s.start }
+func (s *Set) Incarnation() int64 { return s.incarnation }
 
 // Owner gives the node that owns the limit which id names, "" if it is this one; false while this node doesn't know its
 // place.
@@ -64,7 +64,7 @@ func (s *Set) Ring() (fingerprint string, others []string) {
 
 // Lost says whether this node has owned, since it was last asked, limits that it doesn't own now. The first time it takes it for
 // the former owner of all of them: it may have been started with some.
-func (s *Set) Lost() (lost bool) {
+func (s *Set) TakeOwnershipLoss() (lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.View()

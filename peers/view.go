@@ -22,9 +22,9 @@ type View struct {
 	before *ring.Ring       // who owned what before; nil if nobody did
 	since  time.Time        // when that changed
 
-	formers []*Peer     // by partition: who owned before what this node owns now
-	owing   []*Peer     // all of them
-	settled atomic.Bool // they have nothing to give any more
+	formers         []*Peer     // by partition: who owned before what this node owns now
+	pendingHandover []*Peer     // all of them
+	settled         atomic.Bool // they have nothing to give any more
 
 	mu       sync.Mutex         // guards standIns
 	standIns map[string][]*Peer // owners without some nodes, by their names
@@ -59,14 +59,14 @@ func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
 // Former gives the peer that owned a limit of this node until the ring changed, if it may still have something to give: that
 // was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
-func (v *View) Former(id []byte) *Peer { return v.owes(ring.Partition(id)) }
+func (v *View) Former(id []byte) *Peer { return v.pendingFormer(ring.Partition(id)) }
 
-func (v *View) owes(partition int) *Peer {
+func (v *View) pendingFormer(partition int) *Peer {
 	if v.Settled() {
 		return nil
 	}
 	p := v.formers[partition]
-	if p == nil || p.hasHanded(v.Fingerprint()) {
+	if p == nil || p.handoverDone(v.Fingerprint()) {
 		return nil
 	}
 	return p
@@ -77,17 +77,17 @@ func (v *View) Settled() bool {
 	if v.settled.Load() {
 		return true
 	}
-	owes := func(p *Peer) bool { return !p.hasHanded(v.Fingerprint()) }
-	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.owing, owes) {
+	owes := func(p *Peer) bool { return !p.handoverDone(v.Fingerprint()) }
+	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.pendingHandover, owes) {
 		return false
 	}
 	v.settled.Store(true)
 	return true
 }
 
-// hasHanded says whether p has handed over everything that it isn't to have in a ring.
-func (p *Peer) hasHanded(ring string) bool {
-	handed := p.handed.Load()
+// handoverDone says whether p has handed over everything that it isn't to have in a ring.
+func (p *Peer) handoverDone(ring string) bool {
+	handed := p.handoverRing.Load()
 	return handed != nil && *handed == ring
 }
 
@@ -185,7 +185,7 @@ func (p *Peer) status(s *Status) {
 	if s.State, since = p.health.state(); !since.IsZero() {
 		s.Since = since.UnixMilli()
 	}
-	if heard := p.heard.Load(); heard != nil {
+	if heard := p.lastRing.Load(); heard != nil {
 		s.Ring = *heard
 	}
 }

@@ -39,13 +39,13 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 
 // greet notes what a peer says of itself, and says the same of this node.
 func (s *Server) greet(w http.ResponseWriter, r *http.Request) {
-	s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
+	s.peers.Observe(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
 	s.introduce(w)
 }
 
 func (s *Server) introduce(w http.ResponseWriter) {
 	if s.peers.View() != nil {
-		s.peers.Introduce(w.Header())
+		s.peers.SetHeaders(w.Header())
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Server) askOthers(ctx context.Context, x *exchange) {
 			if g.kind == former {
 				s.takeOver(ctx, x.requests, g)
 			} else {
-				g.peer.Listen(ctx)
+				g.peer.Ping(ctx)
 			}
 		})
 	}
