@@ -27,11 +27,12 @@ type breakerStep struct {
 
 // breakerView is what the parts of a breaker say together.
 func breakerView(b *breaker) string {
-	word, since := b.state()
+	state, since := b.status()
+	word := state.String()
 	switch {
-	case (word == "up") != since.IsZero():
+	case (state == StateUp) != since.IsZero():
 		word += ", but failing since " + since.String()
-	case b.down.Load():
+	case b.state() >= StateDown:
 		word += ", not asked"
 	}
 	if b.away.Load() {
@@ -135,18 +136,18 @@ func TestBreaker(t *testing.T) {
 			var b breaker
 			probing := false
 			for i, step := range test.steps {
-				wasDown, now := b.down.Load(), start.Add(step.at)
+				wasDown, now := b.state() >= StateDown, start.Add(step.at)
 				switch step.event {
 				case 'a':
 					b.answered(now)
 				case 'p':
 					last := b.probed(now)
-					if probing = b.down.Load(); last == probing {
+					if probing = b.state() >= StateDown; last == probing {
 						t.Errorf("step %d: the last probe: %v", i, last)
 					}
 				default:
 					begins := b.failed(now, step.event == 'u')
-					if want := b.down.Load() && !wasDown && !probing; begins != want {
+					if want := b.state() >= StateDown && !wasDown && !probing; begins != want {
 						t.Errorf("step %d: probes begin: %v", i, begins)
 					}
 					probing = probing || begins
@@ -174,8 +175,8 @@ func TestBreakerSince(t *testing.T) {
 	var b breaker
 	for i := range 10 {
 		b.failed(start.Add(time.Duration(i)*time.Second), false)
-		if word, since := b.state(); !since.Equal(start) {
-			t.Errorf("%s since %v, want since the first failure", word, since)
+		if state, since := b.status(); !since.Equal(start) {
+			t.Errorf("%s since %v, want since the first failure", state, since)
 		}
 	}
 }
@@ -193,7 +194,7 @@ func TestBreakerInParallel(t *testing.T) {
 				if b.failed(now, true) {
 					begun <- true
 				}
-				b.state()
+				b.status()
 			})
 		}
 		all.Wait()

@@ -413,7 +413,7 @@ func TestNotAPeer(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			eventually(t, "the peer is down", p.health.down.Load)
+			eventually(t, "the peer is down", p.down)
 			s.Close()
 			ln.Close()
 			eventually(t, "no connection", func() bool { return ln.open.Load() == 0 })

@@ -20,6 +20,7 @@ import (
 
 	"weir/limits"
 	"weir/peers"
+	"weir/peers/discovery"
 	"weir/server"
 	"weir/tests/dnstest"
 )
@@ -361,7 +362,7 @@ func TestListFromDNS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	following.Go(func() {
-		n.peers.Follow(ctx, peers.NewSRV(service, dns.Addr), 100*time.Millisecond, "", netip.MustParseAddrPort(n.name))
+		n.peers.Follow(ctx, discovery.NewSRV(service, dns.Addr), 100*time.Millisecond, "", netip.MustParseAddrPort(n.name))
 	})
 	defer following.Wait()
 	defer stop()

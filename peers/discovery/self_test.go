@@ -1,4 +1,4 @@
-package peers
+package discovery
 
 import (
 	"context"
@@ -181,7 +181,7 @@ func TestSelfUnknown(t *testing.T) {
 				"set WEIR_ADVERTISE to one of a:8080, b:8080"},
 		{"advertised no port", static(t, "a:8080"), "a", all, `WEIR_ADVERTISE: "a" is not host:port: missing port in address`},
 		{"advertised nowhere", static(t, "a:8080"), "0.0.0.0:8080", all,
-			`WEIR_ADVERTISE: "0.0.0.0:8080" names no node: nobody can dial 0.0.0.0`},
+			`WEIR_ADVERTISE: "0.0.0.0:8080" names no node: 0.0.0.0 can't be dialled`},
 		{"advertised port alone", static(t, "a:8080"), ":8080", all,
 			`WEIR_ADVERTISE: ":8080" is not host:port: "" is neither a name nor an address`},
 	} {

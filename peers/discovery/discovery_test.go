@@ -1,4 +1,4 @@
-package peers
+package discovery
 
 import (
 	"context"
@@ -109,8 +109,8 @@ func TestParseListRefuses(t *testing.T) {
 		{"::1:8080", "too many colons in address"},
 		{"http://a:8080", "too many colons in address"},
 		{"a:1 b:2", "too many colons in address"},
-		{"0.0.0.0:8080", "names no node: nobody can dial 0.0.0.0"},
-		{"[::]:8080", "names no node: nobody can dial ::"},
+		{"0.0.0.0:8080", "names no node: 0.0.0.0 can't be dialled"},
+		{"[::]:8080", "names no node: :: can't be dialled"},
 	} {
 		members, err := ParseList("ok:1," + test.entry + ",fine:2")
 		if members != nil || err == nil {
