@@ -46,7 +46,7 @@ const MaxMessage = 4 << 20
 const (
 	batchBytes    = 512 << 10 // a batch takes no more items beyond this
 	batchFlights  = 4         // batches on their way to one peer
-	singleFlights = 64        // groups by themselves: net/http hangs with more calls than HTTP/2 allows, which is 100 at first
+	singleFlights = 64        // groups by themselves: with more calls than HTTP/2 allows, 100 at first, net/http hangs
 	maxWaiting    = 10_000    // items that wait to leave for one peer, in batches and as many by themselves
 )
 
@@ -146,9 +146,9 @@ func (p *Peer) hasLeft() bool { return p.leftIn.Load() != 0 }
 // listed reports whether the peer is in the present list. A node that was listed anew is another Peer.
 func (p *Peer) listed() bool { return p.set.View().peer(p.name) == p }
 
-// Check has the peer count a group of items, which travel together, and returns their results in order. Unless unbatched
-// is set the group may travel with those of other callers. The error is a [Failure], a [*Rejection], or that of ctx,
-// which ends the wait but not the call.
+// Check has the peer count a group of items, which travel together, and returns their results in order. Unless
+// unbatched is set the group may travel with those of other callers. The error is a [Failure], a [*Rejection], or that
+// of ctx, which ends the wait but not the call.
 func (p *Peer) Check(ctx context.Context, group []limits.Request, unbatched bool) ([]limits.Result, error) {
 	var results []limits.Result
 	var err error
@@ -196,8 +196,7 @@ func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
 
 // conclude notes how a call went. With the failure that brings the peer down, probes begin.
 func (p *Peer) conclude(err error) {
-	var rejection *Rejection
-	if err == nil || err == ErrRefused || errors.As(err, &rejection) {
+	if _, rejected := errors.AsType[*Rejection](err); err == nil || err == ErrRefused || rejected {
 		p.health.answered(time.Now())
 		return
 	}
@@ -293,7 +292,8 @@ func (b *body) Read(p []byte) (n int, err error) {
 
 func (b *body) Close() error { return nil }
 
-// post makes one HTTP request and returns the body of its answer. If that succeeds the message is no longer the caller's.
+// post makes one HTTP request and returns the body of its answer. If it succeeds the caller must not use the message
+// any more, since another one may get its memory.
 func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, error) {
 	connected := false
 	sending := new(body)
@@ -325,7 +325,7 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 	return answer, nil
 }
 
-// readAnswer reads the whole answer, which should be as long as it says.
+// readAnswer reads the whole answer, which should be as long as its header has it.
 func readAnswer(resp *http.Response) ([]byte, error) {
 	const usual = 256 << 10 // of a thousand items, and all that a peer can make this node reserve by a header
 	var answer bytes.Buffer
@@ -358,20 +358,15 @@ func checkStatus(status int, body []byte) error {
 
 // classify makes a Failure of an error of net/http, and logs it: as an error if an operator has to act.
 func (p *Peer) classify(err error) error {
-	var rejection *Rejection
-	var status statusError
-	failure := ErrBroken
-	line := p.log.Debug()
-	switch {
-	case errors.As(err, &rejection):
+	if rejection, ok := errors.AsType[*Rejection](err); ok {
 		return rejection
-	case errors.As(err, &status):
-		switch int(status) {
-		case http.StatusUnauthorized, http.StatusForbidden:
-			line, failure = p.throttledLog.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
-		case http.StatusServiceUnavailable:
-			failure = ErrRefused
-		}
+	}
+	line, failure := p.log.Debug(), ErrBroken
+	switch status, _ := errors.AsType[statusError](err); {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		line, failure = p.throttledLog.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
+	case status == http.StatusServiceUnavailable:
+		failure = ErrRefused
 	case errors.Is(err, errNoConnection):
 		failure = ErrUnreachable
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
@@ -392,8 +387,9 @@ func isTimeout(err error) bool {
 // would repeat the request itself, but has no second copy of the body.
 func unprocessed(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "cannot rewind body after connection loss") || strings.Contains(text, "cannot retry err") &&
-		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
+	return strings.Contains(text, "cannot rewind body after connection loss") ||
+		strings.Contains(text, "cannot retry err") &&
+			(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
 }
 
 // observe notes what the peer says of itself in an answer.

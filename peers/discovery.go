@@ -34,9 +34,11 @@ func (s *Set) Static(ctx context.Context, members []Member, advertise string, li
 	return nil
 }
 
-// Follow keeps the cluster as DNS has it until ctx ends. While this node can't find itself in the list it is an outsider:
-// not ready, but the owners count what it is asked all the same.
-func (s *Set) Follow(ctx context.Context, srv *discovery.SRV, every time.Duration, advertise string, listen netip.AddrPort) {
+// Follow keeps the cluster as DNS has it until ctx ends. While this node can't find itself in the list it is an
+// outsider: not ready, but the owners count what it is asked all the same.
+func (s *Set) Follow(
+	ctx context.Context, srv *discovery.SRV, every time.Duration, advertise string, listen netip.AddrPort,
+) {
 	f := follower{set: s, srv: srv, state: Discovery{Source: srv.Name()}}
 	f.findSelf = func(members []Member) (string, error) { return discovery.Self(ctx, members, advertise, listen) }
 	f.publish()

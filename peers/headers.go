@@ -9,8 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// header returns the header of all calls by v. They share it, which http.RoundTripper allows.
-func (s *Set) header(v *View) http.Header {
+// headerLocked returns the header of all calls by v. They share it, which http.RoundTripper allows.
+func (s *Set) headerLocked(v *View) http.Header {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "weir")

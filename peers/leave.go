@@ -31,8 +31,8 @@ func (s *Set) TellLeaving(ctx context.Context) {
 	calls.Wait()
 }
 
-// observeRestart notes that a listed node is about to leave, or that another incarnation of it is there. When it returns
-// the view shows that, also if another caller has noted it.
+// observeRestart notes that a listed node is about to leave, or that another incarnation of it is there. When it
+// returns the view shows that, also if another caller has noted it.
 func (s *Set) observeRestart(from string, h http.Header) {
 	incarnation, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
 	v, leaving := s.View(), h.Get(HeaderLeaving) != ""
@@ -58,8 +58,8 @@ func (s *Set) observeRestart(from string, h http.Header) {
 	}
 }
 
-// setLeftLocked takes a node that is about to stop out of the ring, until another incarnation of it is there. The Set is
-// locked.
+// setLeftLocked takes a node that is about to stop out of the ring, until another incarnation of it is there. The Set
+// is locked.
 func (p *Peer) setLeftLocked(incarnation int64) {
 	if p.leftIn.Swap(incarnation) == incarnation {
 		return
@@ -69,8 +69,8 @@ func (p *Peer) setLeftLocked(incarnation int64) {
 	p.probeSuccessor(incarnation)
 }
 
-// comeBackLocked takes a node into the ring again that had left. A new incarnation of one that hadn't left has lost what
-// the one before knew. The Set is locked.
+// comeBackLocked takes a node into the ring again that had left. A new incarnation of one that hadn't left has lost
+// what the one before knew. The Set is locked.
 func (p *Peer) comeBackLocked() {
 	switch {
 	case p.leftIn.Swap(0) != 0:

@@ -67,8 +67,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 		return err
 	}
 	text, err := p.deliver(ctx, path, body, p.patience(message))
-	var status statusError
-	if errors.As(err, &status) && status == http.StatusNotFound {
+	if status, _ := errors.AsType[statusError](err); status == http.StatusNotFound {
 		return ErrRefused // a node of an older version
 	}
 	if err != nil {

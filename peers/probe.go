@@ -33,8 +33,8 @@ func (b *probes) start(again func(ctx context.Context) bool) bool {
 	return true
 }
 
-// pause waits for one interval, and reports false if the probes are closed meanwhile. Intervals have a little jitter, so
-// that nodes that lost a peer together don't ask it together.
+// pause waits for one interval, and reports false if the probes are closed meanwhile. Intervals have a little jitter,
+// so that nodes that lost a peer together don't ask it together.
 func (b *probes) pause() bool {
 	timer := time.NewTimer(ProbeEvery*3/4 + rand.N(ProbeEvery/2))
 	defer timer.Stop()

@@ -17,6 +17,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"math"
@@ -34,7 +35,7 @@ import (
 	"weir/ring"
 )
 
-// Options says how a [Set] calls its peers. Zero values of all fields are useful.
+// Options are how a [Set] calls its peers. Zero values of all fields are useful.
 type Options struct {
 	Secret      string                        // sent along with each call; "" for none
 	TLS         func(host string) *tls.Config // for calls to a host; nil for HTTP/2 without TLS
@@ -77,15 +78,9 @@ type Set struct {
 
 // New makes a Set without a view: this node doesn't know its place yet.
 func New(o Options) *Set {
-	if o.Timeout == 0 {
-		o.Timeout = 500 * time.Millisecond
-	}
-	if o.BatchWindow == 0 {
-		o.BatchWindow = 500 * time.Microsecond
-	}
-	if o.BatchLimit == 0 {
-		o.BatchLimit = 1000
-	}
+	o.Timeout = cmp.Or(o.Timeout, 500*time.Millisecond)
+	o.BatchWindow = cmp.Or(o.BatchWindow, 500*time.Microsecond)
+	o.BatchLimit = cmp.Or(o.BatchLimit, 1000)
 	s := &Set{options: o, incarnation: 1 + rand.Int64N(math.MaxInt64), former: map[string]*Peer{}}
 	for p := range s.held {
 		s.held[p] = true
@@ -103,9 +98,9 @@ func (s *Set) Incarnation() int64 { return s.incarnation }
 // it once, so that they decide on all by the same list.
 func (s *Set) View() *View { return s.view.Load() }
 
-// Hold returns the present view, which stays the one until Release. A caller that counts by it has done so before a peer
-// is told that the limit is another node's now, and so can't count what has been handed over. Changes of the list wait
-// meanwhile, so callers hold it for no more than counting.
+// Hold returns the present view, which stays the one until Release. A caller that counts by it has done so before a
+// peer is told that the limit is another node's now, and so can't count what has been handed over. Changes of the list
+// wait meanwhile, so callers hold it for no more than counting.
 func (s *Set) Hold() *View {
 	s.holding.RLock()
 	return s.View()
@@ -122,9 +117,9 @@ func (s *Set) Owner(id []byte) (node string, known bool) {
 		return "", false
 	}
 	if p := v.Owner(id); p != nil {
-		return p.name, true
+		node = p.name
 	}
-	return "", true
+	return node, true
 }
 
 // Nodes returns the number of nodes in the ring; 1 before there is one.
@@ -151,9 +146,9 @@ func (s *Set) Ring() (fingerprint string, others []string) {
 	return v.Fingerprint(), others
 }
 
-// Update makes a list of nodes the cluster, in which this node is called self; with "" it is an outsider, which asks the
-// owners and counts nothing. Peers that stay keep their connections and their health. It panics if self is not in the
-// list.
+// Update makes a list of nodes the cluster, in which this node is called self; with "" it is an outsider, which asks
+// the owners and counts nothing. Peers that stay keep their connections and their health. It panics if self is not in
+// the list.
 func (s *Set) Update(self string, members []Member) {
 	if self != "" && !discovery.Contains(members, self) {
 		panic("peers.Set.Update: " + self + " is not in the list")
@@ -183,6 +178,7 @@ func (s *Set) rebuildLocked() {
 		Msg("the list of nodes")
 }
 
+// newViewLocked returns a View without what the one before it leads to.
 func (s *Set) newViewLocked(old *View) *View {
 	v := &View{name: s.name, peers: map[string]*Peer{}, since: time.Now()}
 	if v.name == "" && old != nil {
@@ -207,7 +203,7 @@ func (s *Set) newViewLocked(old *View) *View {
 	}
 	v.ring = ring.New(present)
 	v.owners = v.owned(v.ring)
-	v.header = s.header(v)
+	v.header = s.headerLocked(v)
 	return v
 }
 
@@ -253,7 +249,7 @@ func (s *Set) forget(p *Peer) {
 	}
 }
 
-// named returns a peer, also one that is not listed any more but may still have something to give; nil if there is none.
+// named returns a peer, also one that is not listed any more but may still have something to give. It may be nil.
 func (s *Set) named(name string) *Peer {
 	if p := s.View().peer(name); p != nil {
 		return p

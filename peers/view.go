@@ -67,8 +67,8 @@ func (v *View) lacks(p *Peer) bool { return !slices.Contains(v.Names(), p.name) 
 // stand-in counts.
 func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
-// Former returns the peer that owned a limit of this node until the ring changed, if it may still have something to
-// give: that was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
+// Former returns the peer that owned a limit of this node until the ring changed. It is nil if that peer has nothing to
+// give any more: it has said that it has handed over everything, or the change was long ago.
 func (v *View) Former(id []byte) *Peer { return v.pendingFormer(ring.Partition(id)) }
 
 func (v *View) pendingFormer(partition int) *Peer {
@@ -102,7 +102,7 @@ func (p *Peer) handoverDone(ring string) bool {
 }
 
 // ringBefore returns the ring of the owners before the view changed to v; nil if there were none. For a node that has
-// just come that is the ring without it.
+// just come that is the ring without it. If v is no change, the last one and its time go on to count.
 func (v *View) ringBefore(old *View) *ring.Ring {
 	switch {
 	case old == nil && v.self != "" && v.Nodes() > 1:

@@ -1,5 +1,5 @@
-// Package discovery finds the nodes of a cluster, by a fixed list or by DNS, and this node among them. It calls no node:
-// what becomes of a list is up to package peers.
+// Package discovery finds the nodes of a cluster, by a fixed list or by DNS, and this node among them. It calls no
+// node: what becomes of a list is up to package peers.
 package discovery
 
 import (
@@ -26,7 +26,7 @@ type Member struct {
 	Resolved bool
 }
 
-// Equal reports whether nothing differs. Lists are sorted by name, so slices.EqualFunc(a, b, Member.Equal) compares them.
+// Equal reports whether nothing differs. slices.EqualFunc(a, b, Member.Equal) compares lists: they are sorted by name.
 func (m Member) Equal(o Member) bool {
 	return m.Name == o.Name && m.Resolved == o.Resolved && slices.Equal(m.Addrs, o.Addrs)
 }
@@ -97,7 +97,7 @@ func isHostName(host string) bool {
 }
 
 // ParseList reads a static list of nodes: host:port, separated by commas. Blanks around entries, empty entries and
-// repeated ones are dropped, so the list may come out empty. It is sorted by name. An error names the entry that is wrong.
+// repeated ones are dropped, so the list may come out empty. It is sorted by name. An error names the wrong entry.
 func ParseList(list string) ([]Member, error) {
 	var members []Member
 	for entry := range strings.SplitSeq(list, ",") {

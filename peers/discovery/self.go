@@ -14,16 +14,16 @@ import (
 // Self returns this node's name among members.
 //
 // With advertise, the value of WEIR_ADVERTISE, that is the member spelled so, or else the one with the same port and an
-// address in common. Without, it is the one with the port of listen, the address that this node really listens on, and an
-// address that is listen's or, if that is unspecified, one of this machine. If it's none or several, the error tells
+// address in common. Without, it is the one with the port of listen, the address that this node really listens on, and
+// an address that is listen's or, if that is unspecified, one of this machine. If it's none or several, the error tells
 // what was compared and what to do.
 func Self(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) (name string, err error) {
-	f := selfFinder{net.InterfaceAddrs, net.DefaultResolver.LookupNetIP}
+	f := finder{net.InterfaceAddrs, net.DefaultResolver.LookupNetIP}
 	return f.find(ctx, members, advertise, listen)
 }
 
-// A selfFinder is where Self gets its facts from.
-type selfFinder struct {
+// A finder is where Self has its facts from.
+type finder struct {
 	interfaces func() ([]net.Addr, error)
 	lookup     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
@@ -42,15 +42,14 @@ type description struct {
 	has  func(netip.Addr) bool
 }
 
-func (f selfFinder) find(
-	ctx context.Context, members []Member, advertise string, listen netip.AddrPort,
-) (name string, err error) {
+func (f finder) find(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) (string, error) {
 	if len(members) == 0 {
 		return "", errors.New("no nodes are listed, so this one isn't")
 	}
 	lookupCtx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	var me description
+	var err error
 	if advertise != "" {
 		h, err := parseHostPort(strings.TrimSpace(advertise))
 		if err != nil {
@@ -71,7 +70,7 @@ func (f selfFinder) find(
 }
 
 // advertised describes this node by its advertised name.
-func (f selfFinder) advertised(ctx context.Context, h hostPort) description {
+func (f finder) advertised(ctx context.Context, h hostPort) description {
 	me := candidate{name: h.String()}
 	me.addrs, me.err = f.resolve(ctx, h.host)
 	has := func(a netip.Addr) bool { return slices.Contains(me.addrs, a) }
@@ -79,7 +78,7 @@ func (f selfFinder) advertised(ctx context.Context, h hostPort) description {
 }
 
 // listening describes this node by what it listens on.
-func (f selfFinder) listening(listen netip.AddrPort) (description, error) {
+func (f finder) listening(listen netip.AddrPort) (description, error) {
 	own, err := f.own(listen.Addr())
 	if err != nil {
 		return description{}, err
@@ -112,7 +111,7 @@ func (d *description) choose(candidates []candidate) (name string, err error) {
 }
 
 // candidates returns a candidate for each member, with addresses if it has that port.
-func (f selfFinder) candidates(ctx context.Context, members []Member, port uint16) []candidate {
+func (f finder) candidates(ctx context.Context, members []Member, port uint16) []candidate {
 	candidates := make([]candidate, len(members))
 	inParallel(len(members), func(i int) {
 		c, m := &candidates[i], members[i]
@@ -136,7 +135,7 @@ func (f selfFinder) candidates(ctx context.Context, members []Member, port uint1
 }
 
 // own returns the addresses that a listener at listen has.
-func (f selfFinder) own(listen netip.Addr) ([]netip.Addr, error) {
+func (f finder) own(listen netip.Addr) ([]netip.Addr, error) {
 	if !isAny(listen) {
 		return []netip.Addr{plainAddr(listen)}, nil
 	}
@@ -157,7 +156,7 @@ func (f selfFinder) own(listen netip.Addr) ([]netip.Addr, error) {
 
 // resolve returns the addresses of a host, which may be an address itself. Localhost isn't left to the system, which
 // may know only one of its two addresses.
-func (f selfFinder) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+func (f finder) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{plainAddr(a)}, nil
 	}

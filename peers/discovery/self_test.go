@@ -12,7 +12,7 @@ import (
 )
 
 // testMachine is a machine with three addresses and a resolver that knows a few names.
-func testMachine() selfFinder {
+func testMachine() finder {
 	hosts := map[string][]string{
 		"a":           {"10.0.0.1"},
 		"a.long.test": {"10.0.0.1"},
@@ -22,7 +22,7 @@ func testMachine() selfFinder {
 		"everybody":   {"10.0.0.1", "10.0.0.2"},
 		"nowhere":     {},
 	}
-	return selfFinder{
+	return finder{
 		interfaces: func() ([]net.Addr, error) {
 			var addrs []net.Addr
 			for _, cidr := range []string{"127.0.0.1/8", "::1/128", "10.0.0.1/24", "2001:db8::1/64"} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -16,13 +17,15 @@ import (
 )
 
 const (
-	lookupTimeout = 3 * time.Second // for the list, and then for all addresses together
-	dnsDial       = time.Second     // of it for a connection, which leaves time for the system's next server
-	lookupsAtOnce = 16              // for the addresses
+	lookupTimeout = 3 * time.Second        // for the list, and then for all addresses together
+	dnsDial       = time.Second            // of it for a connection, which leaves time for the system's next server
+	lookupsAtOnce = 16                     // for the addresses
+	firstRetry    = 250 * time.Millisecond // after the first lookup that found nothing, doubled after each further one
+	slowestRetry  = 2 * time.Second        // until there is a list
 )
 
-// SRV looks up the members by DNS: a service record each, with a target host and a port, and then the targets' addresses.
-// It asks over TCP only, because Consul, for one, shortens its answers over UDP and doesn't say so.
+// SRV looks up the members by DNS: a service record each, with a target host and a port, and then the targets'
+// addresses. It asks over TCP only, because Consul, for one, shortens its answers over UDP and doesn't say so.
 //
 // It remembers its last list and the addresses in it. It serves one Lookup at a time.
 type SRV struct {
@@ -30,8 +33,8 @@ type SRV struct {
 	server  string // host:port, or "" for the system's
 	timeout time.Duration
 
-	list  map[hostPort]bool          // the targets of the last list that counted
-	known map[string][2][]netip.Addr // their last addresses, by host: those of IPv4 and of IPv6
+	list  map[hostPort]bool      // the targets of the last list that counted
+	known map[string]*hostAnswer // their last addresses, by host
 }
 
 // NewSRV makes an SRV that asks server, a host:port or a host alone for port 53, for the records of name. If server is
@@ -50,7 +53,7 @@ func NewSRV(name, server string) *SRV {
 // Name returns the name of the records, without a final dot.
 func (s *SRV) Name() string { return s.name }
 
-// Lookup asks for the list. If members is not nil, it counts; if err is not nil, an operator should see it; both can be.
+// Lookup asks for the list. A list that is not nil counts; an error is for an operator to see; there may be both.
 //
 //   - No answer or one without usable records: no list, an error. The last list stands.
 //   - An answer that is not whole, because some of it is malformed or cut off: its good records together with the last
@@ -73,22 +76,13 @@ func (s *SRV) Lookup(ctx context.Context) (members []Member, err error) {
 	}
 	s.list, s.known = list, known
 	for t := range list {
-		members = append(members, Member{Name: t.String(), Addrs: addrPorts(known[t.host], t.port), Resolved: true})
+		members = append(members, Member{Name: t.String(), Addrs: known[t.host].dialled(t.port), Resolved: true})
 	}
 	sortMembers(members)
 	if err != nil && missing != nil {
 		return members, fmt.Errorf("%w; %w", err, missing)
 	}
 	return members, cmp.Or(err, missing)
-}
-
-func addrPorts(addrs [2][]netip.Addr, port uint16) []netip.AddrPort {
-	var a []netip.AddrPort
-	for _, addr := range slices.Concat(addrs[:]...) {
-		a = append(a, netip.AddrPortFrom(addr.Unmap(), port))
-	}
-	slices.SortFunc(a, netip.AddrPort.Compare)
-	return slices.Compact(a)
 }
 
 // targets asks for the service records. An empty list comes with an error.
@@ -123,32 +117,32 @@ func (s *SRV) targets(ctx context.Context) (list map[hostPort]bool, whole bool, 
 	return list, false, err
 }
 
-// A hostAnswer is what was found of a target: its addresses of IPv4 and of IPv6. They are asked for one by one, so that
+// A hostAnswer is what is known of a target: its addresses of IPv4 and of IPv6. They are asked for one by one, so that
 // a failure with one of them doesn't lose the addresses of the other.
 type hostAnswer [2]struct {
 	addrs []netip.Addr
 	err   *net.DNSError
 }
 
-// addresses asks for the addresses of all targets. The error tells of those without an answer.
-func (s *SRV) addresses(ctx context.Context, list map[hostPort]bool) (map[string][2][]netip.Addr, error) {
+// addresses asks for the addresses of all targets, by host. The error tells of those without an answer.
+func (s *SRV) addresses(ctx context.Context, list map[hostPort]bool) (map[string]*hostAnswer, error) {
 	answers := s.askHosts(ctx, list)
-	known := make(map[string][2][]netip.Addr)
 	var missing []string
 	for host, a := range answers {
-		known[host] = a.merge(s.known[host])
 		if !a.found() {
 			missing = append(missing, host)
 		}
+		if last := s.known[host]; last != nil {
+			a.keep(last)
+		}
 	}
 	if len(missing) == 0 {
-		return known, nil
+		return answers, nil
 	}
-	err := answers[slices.Min(missing)].err()
-	return known, fmt.Errorf("no address for %d of %d targets: %w", len(missing), len(answers), err)
+	err := answers[slices.Min(missing)].failure()
+	return answers, fmt.Errorf("no address for %d of %d targets: %w", len(missing), len(answers), err)
 }
 
-// askHosts asks for the addresses of all targets, by host.
 func (s *SRV) askHosts(ctx context.Context, list map[hostPort]bool) map[string]*hostAnswer {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -162,38 +156,47 @@ func (s *SRV) askHosts(ctx context.Context, list map[hostPort]bool) map[string]*
 	inParallel(2*len(hosts), func(i int) {
 		host, a := hosts[i/2], &answers[hosts[i/2]][i%2]
 		addrs, err := r.LookupNetIP(ctx, [...]string{"ip4", "ip6"}[i%2], host+".")
-		if a.addrs = addrs; err != nil {
+		if err != nil {
 			a.err = s.explain(ctx, err)
+			return
 		}
+		a.addrs = addrs
 	})
 	return answers
 }
 
 func (a *hostAnswer) found() bool { return a[0].err == nil || a[1].err == nil }
 
-// err returns why nothing was found: rather a failure than that there are no such addresses.
-func (a *hostAnswer) err() *net.DNSError {
+// failure returns why nothing was found: rather that the server failed than that it has no such addresses.
+func (a *hostAnswer) failure() *net.DNSError {
 	if a[0].err.IsNotFound {
 		return a[1].err
 	}
 	return a[0].err
 }
 
-// merge returns the addresses of both kinds: those that were found, or else the last ones, unless the server said for
-// sure that there are none of that kind any more.
-func (a *hostAnswer) merge(last [2][]netip.Addr) (addrs [2][]netip.Addr) {
+// keep takes over the last addresses of a kind that wasn't found, unless those of the other kind were and the server
+// says that there are none of this.
+func (a *hostAnswer) keep(last *hostAnswer) {
 	for i := range a {
-		if a[i].err == nil {
-			addrs[i] = a[i].addrs
-		} else if !a.found() || !a[i].err.IsNotFound {
-			addrs[i] = last[i]
+		if err := a[i].err; err != nil && !(a.found() && err.IsNotFound) {
+			a[i].addrs = last[i].addrs
 		}
 	}
-	return addrs
 }
 
-// resolver returns a resolver for one lookup, whose connections all end with ctx. It is Go's own, as C's takes no server.
-// It sets truncated by the last answer.
+// dialled returns where to dial, sorted.
+func (a *hostAnswer) dialled(port uint16) []netip.AddrPort {
+	var addrs []netip.AddrPort
+	for _, addr := range slices.Concat(a[0].addrs, a[1].addrs) {
+		addrs = append(addrs, netip.AddrPortFrom(addr.Unmap(), port))
+	}
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	return slices.Compact(addrs)
+}
+
+// resolver returns a resolver for one lookup, whose connections all end with ctx. It is Go's own, as C's takes no
+// server. It sets truncated by the last answer.
 func (s *SRV) resolver(ctx context.Context, truncated *atomic.Bool) *net.Resolver {
 	dialer := net.Dialer{Timeout: dnsDial}
 	dial := func(dialCtx context.Context, _, address string) (net.Conn, error) {
@@ -209,8 +212,8 @@ func (s *SRV) resolver(ctx context.Context, truncated *atomic.Bool) *net.Resolve
 	return &net.Resolver{PreferGo: true, Dial: dial}
 }
 
-// A dnsConn is a connection for one question, and notes whether its answer is flagged as truncated. The resolver ignores
-// that flag over TCP.
+// A dnsConn is a connection for one question, and notes whether its answer is flagged as truncated. The resolver
+// ignores that flag over TCP.
 type dnsConn struct {
 	net.Conn
 	stop      func() bool
@@ -269,4 +272,36 @@ func inParallel(n int, f func(i int)) {
 		})
 	}
 	wg.Wait()
+}
+
+// Watch looks up the members until ctx ends: at once, soon again until there is a list in which set finds this node,
+// and then at intervals of every, which must be positive, or a little less. It passes each list to set, also when
+// nothing changed, and each error to failed; what came with the end of ctx goes to neither. The lookup is as
+// [SRV.Lookup].
+func Watch(ctx context.Context, every time.Duration, lookup func(context.Context) ([]Member, error),
+	set func([]Member) bool, failed func(error)) {
+	retry := firstRetry
+	listed := false
+	for {
+		members, err := lookup(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			failed(err)
+		}
+		if len(members) > 0 {
+			listed = set(members) || listed
+		}
+		wait := every
+		if !listed {
+			wait = min(retry, every)
+			retry = min(2*retry, slowestRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait - rand.N(wait/8+1)): // nodes that started together need not ask together
+		}
+	}
 }
