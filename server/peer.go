@@ -218,7 +218,7 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 			s.fail(w, r, http.StatusForbidden, "peer", "this node has no peers")
 		case !s.isPeer(r):
 			s.loud.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(peers.HeaderFrom)).
-				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("somebody who is no peer called as one")
+				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("a caller that is no peer called as one")
 			s.fail(w, r, http.StatusUnauthorized, "peer", "only nodes of the cluster may call this, with its secret or certificate")
 		default:
 			next(w, r)
