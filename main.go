@@ -33,6 +33,7 @@ import (
 	"weir/global"
 	"weir/limits"
 	"weir/peers"
+	"weir/peers/discovery"
 	"weir/server"
 )
 
@@ -338,7 +339,7 @@ func (c config) join(ctx context.Context, ln net.Listener, files *server.TLS, lo
 	if c.Peers != "" && c.PeersSRV != "" {
 		return nil, "", fmt.Errorf("WEIR_PEERS_SRV=%q: WEIR_PEERS is set too; set one of them", c.PeersSRV)
 	}
-	members, err := peers.ParseList(c.Peers)
+	members, err := discovery.ParseList(c.Peers)
 	if err == nil && c.Peers != "" && len(members) == 0 {
 		err = errors.New("lists no node")
 	}
@@ -364,7 +365,7 @@ func (c config) join(ctx context.Context, ln net.Listener, files *server.TLS, lo
 		return nil, "", fmt.Errorf("WEIR_LISTEN=%q: %w", c.Listen, err)
 	}
 	if c.PeersSRV != "" {
-		srv := peers.NewSRV(string(c.PeersSRV), string(c.DNSServer))
+		srv := discovery.NewSRV(string(c.PeersSRV), string(c.DNSServer))
 		loops.Go(func() { cluster.Follow(ctx, srv, time.Duration(c.PeersRefresh), string(c.Advertise), listen) })
 		return cluster, owner, nil
 	}

@@ -1,6 +1,16 @@
-// Package batching lets concurrent callers share calls: what comes while a call is on its way gathers and travels together
-// in the next one. A caller that finds nothing on its way waits for nobody. There is no worker and nothing to close: a
-// Batcher that isn't used any more is simply forgotten.
+// Package batching lets concurrent callers share calls: what comes while a call is on its way gathers and travels
+// together in the next one. A caller that finds nothing on its way doesn't wait. There is no worker and nothing to
+// close: a Batcher that isn't used any more is simply forgotten.
+//
+// A group of items goes this way:
+//
+//	Do            joins the last batch in line, or a new one behind it, and waits for the answer
+//	departLocked  lets the first batches in line leave, if they may
+//	depart        takes a batch out of the line: it gathers no more
+//	fly           sends it
+//	land          frees the flight, lets the next batch leave, and wakes the callers of Do
+//
+// A caller that gives up while its group stands in line takes it out again (withdraw).
 package batching
 
 import (
@@ -14,21 +24,22 @@ import (
 	"time"
 )
 
-// ErrFull says that too many items gather already. The group was not sent.
+// ErrFull is returned when too many items gather already. The group was not sent.
 var ErrFull = errors.New("batching: too many items wait")
 
-// ErrNotSent says that the caller's context ended before its group left. The group was not sent and never will be. The
-// error that [Batcher.Do] gives wraps the context's error too.
+// ErrNotSent is returned when the caller's context ended before its group left. The group was not sent and never will
+// be. The error that [Batcher.Do] returns wraps the context's error too.
 var ErrNotSent = errors.New("batching: not sent")
 
 var errNoReturn = errors.New("batching: send ended its goroutine")
 
-// A PanicError is what the callers of a batch get when send panics. Its text leaves the stack out.
+// A PanicError is what [Batcher.Do] returns to all callers of a batch when send panics.
 type PanicError struct {
 	Value any    // what send panicked with
 	Stack []byte // of the goroutine that ran send
 }
 
+// Error returns a text with the value, but without the stack.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("batching: send panicked: %v", e.Value)
 }
@@ -37,7 +48,7 @@ func (e *PanicError) Error() string {
 type Options struct {
 	Window  time.Duration // how long a batch gathers at most, unless Flights are on their way
 	Items   int           // items in a batch at most; a larger group travels alone and whole
-	Bytes   int           // bytes in a batch at most, by size alone; a larger group travels alone and whole
+	Bytes   int           // bytes in a batch at most, as size counts them; a larger group travels alone and whole
 	Flights int           // batches on their way at once
 	Waiting int           // items that gather at most, in all batches not yet sent; a larger group may gather alone
 }
@@ -46,9 +57,10 @@ type Options struct {
 // while a batch is on its way, and no goroutine or timer is left when nothing is.
 //
 // A batch leaves when its window is over, or when it is full or the next group doesn't fit in, but not before one of
-// Flights is free. When nothing is on its way the oldest batch leaves in any case. On its way out it lets those pass who
-// are ready to run, and takes in what they have; so the busier the processors are, the more travels together. Batches leave
-// in the order in which their groups came, but may overtake each other on the way if Flights is more than one.
+// Flights is free. When nothing is on its way the oldest batch leaves in any case. On its way out it lets callers pass
+// that are ready to run, and takes in what they have; so the busier the processors are, the more travels together.
+// Batches leave in the order in which their groups came, but may overtake each other on the way if there are several
+// Flights.
 type Batcher[Req, Res any] struct {
 	o    Options
 	size func(Req) int
@@ -58,11 +70,11 @@ type Batcher[Req, Res any] struct {
 	flights int               // calls on their way, and those that are leaving
 	leaving int               // calls on their way out, which are the first in line
 	waiting int               // items in line, but for those that are leaving
-	line    []*call[Req, Res] // what gathers, oldest first; only the last may not be due; empty when nothing is on its way
+	line    []*call[Req, Res] // what gathers, oldest first; all but the last are due; empty when nothing is on its way
 }
 
-// A call is one batch: the groups that gather in it and, when done is closed, what became of them. It gathers as long as
-// it stands in line.
+// A call is one batch: the groups that gather in it and, when done is closed, what became of them. It gathers as long
+// as it stands in line.
 type call[Req, Res any] struct {
 	items []Req
 	ends  []int // where each group ends in items; a withdrawn one ends where it begins
@@ -78,11 +90,11 @@ type call[Req, Res any] struct {
 
 // New makes a Batcher. It panics unless all of o is positive.
 //
-// size gives the bytes that an item adds to a batch; callers of Do run it concurrently, without the lock.
+// size returns the bytes that an item adds to a batch; callers of Do run it concurrently, without the lock.
 //
-// send sends a batch and gives one result for each item, in the same order. Each call has a goroutine of its own, Flights
-// of them at once; the slice is its own to keep or change. It gets no context, since no caller's may decide on the items of
-// the others: send must bound its time itself.
+// send sends a batch and returns one result for each item, in the same order. Each call has a goroutine of its own, and
+// at most Flights of them run at once; the slice is its own to keep or change. It gets no context, since no caller's
+// may decide on the items of the others: send must bound its time itself.
 func New[Req, Res any](o Options, size func(Req) int, send func([]Req) ([]Res, error)) *Batcher[Req, Res] {
 	if o.Window <= 0 || o.Items <= 0 || o.Bytes <= 0 || o.Flights <= 0 || o.Waiting <= 0 {
 		panic(fmt.Sprintf("batching.New: all options must be positive: %+v", o))
@@ -95,16 +107,16 @@ func New[Req, Res any](o Options, size func(Req) int, send func([]Req) ([]Res, e
 	return &Batcher[Req, Res]{o: o, size: size, send: send}
 }
 
-// Do sends a group of items and gives their results, one for each and in the same order. The items of a group travel
+// Do sends a group of items and returns their results, one for each and in the same order. The items of a group travel
 // in one batch, next to each other and in their order. Do keeps nothing of group when it returns; the results belong to
 // the caller. An empty group has no results and is not sent.
 //
 // The group was surely not sent if the error is [ErrFull], at once when too many items gather already, or
-// [ErrNotSent], when ctx ends before the group has left: it is taken out of its batch. When ctx ends later Do gives ctx's
-// error alone, and nobody can tell what became of the group: its batch goes on, for its neighbours too.
+// [ErrNotSent], when ctx ends before the group has left: it is taken out of its batch. When ctx ends later Do returns
+// ctx's error alone, and what became of the group is unknown: its batch goes on, for its neighbours too.
 //
 // Any other error is that of the whole batch, and all its callers get the same: what send returned, a [PanicError], or
-// a complaint that send gave a wrong number of results.
+// an error that send returned a wrong number of results.
 func (b *Batcher[Req, Res]) Do(ctx context.Context, group []Req) ([]Res, error) {
 	if len(group) == 0 {
 		return nil, nil
@@ -136,7 +148,7 @@ func (b *Batcher[Req, Res]) Do(ctx context.Context, group []Req) ([]Res, error) 
 	}
 }
 
-// join puts group into the last call in line, or into a new one behind it, and gives that call and the group's index in it.
+// join puts group into the last call in line, or into a new one behind it, and returns that call and the group's index.
 func (b *Batcher[Req, Res]) join(group []Req, bytes int) (*call[Req, Res], int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,7 +193,7 @@ func (b *Batcher[Req, Res]) expire(c *call[Req, Res]) {
 	b.departLocked()
 }
 
-// departLocked lets leave what may. Whoever puts a group in line, makes a call due or frees a flight calls it.
+// departLocked lets leave what may. It must be called after a group is put in line, a call made due or a flight freed.
 func (b *Batcher[Req, Res]) departLocked() {
 	for len(b.line) > b.leaving && (b.flights == 0 || b.flights < b.o.Flights && b.line[b.leaving].due) {
 		c := b.line[b.leaving]
@@ -232,8 +244,8 @@ func (b *Batcher[Req, Res]) fly(c *call[Req, Res]) {
 	c.results, c.err = results, err
 }
 
-// land frees the flight of c and answers its callers, in this order: who asks again at once must not find his own call
-// still on its way.
+// land frees the flight of c and answers its callers, in this order: a caller that asks again at once must not find its
+// own call still on its way.
 func (b *Batcher[Req, Res]) land(c *call[Req, Res]) {
 	if v := recover(); v != nil {
 		c.err = &PanicError{Value: v, Stack: debug.Stack()}
@@ -268,7 +280,7 @@ func (b *Batcher[Req, Res]) withdraw(c *call[Req, Res], i, bytes int) bool {
 	return true // nothing can leave now that couldn't before
 }
 
-// span gives the place of group i in items and results.
+// span returns the place of group i in items and results.
 func (c *call[Req, Res]) span(i int) (from, to int) {
 	if i > 0 {
 		from = c.ends[i-1]
@@ -276,7 +288,7 @@ func (c *call[Req, Res]) span(i int) (from, to int) {
 	return from, c.ends[i]
 }
 
-// answer gives what became of group i when done is closed.
+// answer returns what became of group i. Call it once done is closed.
 func (c *call[Req, Res]) answer(i int) ([]Res, error) {
 	if c.err != nil {
 		return nil, c.err

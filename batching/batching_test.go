@@ -20,8 +20,8 @@ const window = 500 * time.Microsecond
 // roomy are options whose bounds no test meets by accident.
 var roomy = Options{Window: window, Items: 100, Bytes: 100_000, Flights: 4, Waiting: 1000}
 
-// A rig is a Batcher in a bubble whose batches land when the test says so. An item is an int and its result the item as a
-// string; an item of n counts n bytes.
+// A rig is a Batcher in a bubble whose batches land when the test lets them. An item is an int and its result the item
+// as a string; an item of n counts n bytes.
 type rig struct {
 	*Batcher[int, string]
 	t    *testing.T
@@ -58,7 +58,7 @@ func (r *rig) fake(items []int) ([]string, error) {
 	return (<-f.end)()
 }
 
-// check looks whether the parts of a Batcher agree.
+// check checks that the parts of a Batcher agree.
 func (b *Batcher[Req, Res]) check() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +137,7 @@ func (r *rig) do(group ...int) *caller {
 		if !slices.Equal(group, c.group) {
 			c.t.Errorf("Do made %v of %v", group, c.group)
 		}
-		clear(group) // nobody may look at it any more
+		clear(group) // it may not be looked at any more
 		c.done = true
 	}()
 	synctest.Wait()
@@ -145,7 +145,7 @@ func (r *rig) do(group ...int) *caller {
 	return c
 }
 
-// took checks that exactly one batch has left since the last look, with the items want, and gives it.
+// took checks that exactly one batch has left since the last look, with the items want, and returns it.
 func (r *rig) took(want ...int) *flight {
 	r.t.Helper()
 	synctest.Wait()
@@ -174,7 +174,7 @@ func (r *rig) quiet() {
 	}
 }
 
-// fill takes all flights and gives them. Their items are negative.
+// fill takes all flights and returns them. Their items are negative.
 func (r *rig) fill() []*flight {
 	r.t.Helper()
 	var flights []*flight
@@ -343,13 +343,13 @@ func TestFull(t *testing.T) {
 		rest         []int   // after the window
 	}{
 		{"items fit exactly", 3, 1000, [][]int{{1}, {2}, {3}, {4}}, [][]int{{1, 2, 3}}, []int{4}},
-		{"items fit exactly, nobody behind", 3, 1000, [][]int{{1}, {2, 3}}, [][]int{{1, 2, 3}}, nil},
+		{"items fit exactly, none behind", 3, 1000, [][]int{{1}, {2, 3}}, [][]int{{1, 2, 3}}, nil},
 		{"next group too many", 3, 1000, [][]int{{1, 2}, {3, 4}}, [][]int{{1, 2}}, []int{3, 4}},
 		{"one item", 1, 1000, [][]int{{1}, {2}}, [][]int{{1}, {2}}, nil},
 		{"larger than a batch", 3, 1000, [][]int{{1, 2, 3, 4}, {5}}, [][]int{{1, 2, 3, 4}}, []int{5}},
 		{"larger than a batch, behind", 3, 1000, [][]int{{1}, {2, 3, 4, 5}}, [][]int{{1}, {2, 3, 4, 5}}, nil},
 		{"bytes fit exactly", 100, 10, [][]int{{4}, {6}, {1}}, [][]int{{4, 6}}, []int{1}},
-		{"bytes fit exactly, nobody behind", 100, 10, [][]int{{4}, {6}}, [][]int{{4, 6}}, nil},
+		{"bytes fit exactly, none behind", 100, 10, [][]int{{4}, {6}}, [][]int{{4, 6}}, nil},
 		{"next group too many bytes", 100, 10, [][]int{{4, 5}, {2}}, [][]int{{4, 5}}, []int{2}},
 		{"more bytes than a batch", 100, 10, [][]int{{11}, {1}}, [][]int{{11}}, []int{1}},
 		{"more bytes than a batch, behind", 100, 10, [][]int{{1}, {6, 5}}, [][]int{{1}, {6, 5}}, nil},
@@ -773,12 +773,15 @@ func TestSendFails(t *testing.T) {
 		text string
 	}{
 		{"error", func() ([]string, error) { return nil, down }, func(err error) bool { return err == down }, "down"},
-		{"error and results", func() ([]string, error) { return []string{"1", "2", "3"}, down }, func(err error) bool { return err == down }, "down"},
+		{"error and results", func() ([]string, error) { return []string{"1", "2", "3"}, down },
+			func(err error) bool { return err == down }, "down"},
 		{"short", func() ([]string, error) { return []string{"1", "2"}, nil }, nil, "batching: 2 results for 3 items"},
-		{"long", func() ([]string, error) { return []string{"1", "2", "3", "4"}, nil }, nil, "batching: 4 results for 3 items"},
+		{"long", func() ([]string, error) { return []string{"1", "2", "3", "4"}, nil }, nil,
+			"batching: 4 results for 3 items"},
 		{"none", func() ([]string, error) { return nil, nil }, nil, "batching: 0 results for 3 items"},
 		{"panic", func() ([]string, error) { panic("boom") }, isPanic, "batching: send panicked: boom"},
-		{"nil panic", func() ([]string, error) { panic(nil) }, isPanic, "batching: send panicked: " + new(runtime.PanicNilError).Error()},
+		{"nil panic", func() ([]string, error) { panic(nil) }, isPanic,
+			"batching: send panicked: " + new(runtime.PanicNilError).Error()},
 		{"goexit", func() ([]string, error) { runtime.Goexit(); return nil, nil }, nil, "batching: send ended its goroutine"},
 	}
 	for _, test := range tests {
@@ -866,7 +869,8 @@ func TestNewPanics(t *testing.T) {
 	New(Options{1, 1, 1, 1, 1}, size, send)
 }
 
-// A context that ends in the moment in which the batch leaves: either the group is withdrawn and never sent, or it is sent.
+// A context that ends in the moment in which the batch leaves: either the group is withdrawn and never sent, or it is
+// sent.
 func TestWithdrawRacesWithDeparture(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -934,8 +938,8 @@ func TestWithdrawRacesWithDeparture(t *testing.T) {
 	}
 }
 
-// Whatever the order of events: an item is sent once at most, a group stays together, every caller gets one answer, and it
-// is true.
+// Whatever the order of events: an item is sent once at most, a group stays together, every caller gets one answer, and
+// it is true.
 func TestRandomSchedules(t *testing.T) {
 	var total [6]int
 	for range 12 {
@@ -959,7 +963,10 @@ func TestRandomSchedules(t *testing.T) {
 func schedule(t *testing.T, seed uint64) (counts [6]int) {
 	const callers, rounds, tick = 60, 30, window / 4
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	o := Options{Window: window, Items: 1 + rnd.IntN(20), Bytes: 1 + rnd.IntN(200), Flights: 1 + rnd.IntN(4), Waiting: 1 + rnd.IntN(600)}
+	o := Options{
+		Window: window, Items: 1 + rnd.IntN(20), Bytes: 1 + rnd.IntN(200),
+		Flights: 1 + rnd.IntN(4), Waiting: 1 + rnd.IntN(600),
+	}
 
 	// An item names its caller, round, and place in its group.
 	type item struct{ caller, round, place int }
@@ -967,7 +974,7 @@ func schedule(t *testing.T, seed uint64) (counts [6]int) {
 
 	var mu sync.Mutex // guards the three
 	sent := map[item]int{}
-	neighbour := map[item]item{} // who follows whom in a batch
+	neighbour := map[item]item{} // which follows which in a batch
 	failed := map[item]bool{}
 	var flying, batches atomic.Int32
 
@@ -1053,7 +1060,7 @@ func schedule(t *testing.T, seed uint64) (counts [6]int) {
 				}
 				cancel()
 
-				// Whoever was told that his group was not sent must be right for good: look again in the end.
+				// That a group was not sent must be true for good: look again in the end.
 				withdrawn := errors.Is(err, ErrFull) || errors.Is(err, ErrNotSent)
 				time.AfterFunc(time.Hour, func() {
 					mu.Lock()
@@ -1077,7 +1084,10 @@ func schedule(t *testing.T, seed uint64) (counts [6]int) {
 	if b.flights != 0 || b.waiting != 0 || len(b.line) != 0 {
 		t.Errorf("left over: %d flights, %d items in %d batches", b.flights, b.waiting, len(b.line))
 	}
-	return [6]int{int(answered.Load()), int(full.Load()), int(notSent.Load()), int(unknown.Load()), int(wrong.Load()), int(batches.Load())}
+	return [6]int{
+		int(answered.Load()), int(full.Load()), int(notSent.Load()),
+		int(unknown.Load()), int(wrong.Load()), int(batches.Load()),
+	}
 }
 
 // pass lets virtual time pass in a bubble.
@@ -1087,8 +1097,9 @@ func pass(d time.Duration) {
 	}
 }
 
-// TestWhoIsReadyTravelsAlong has callers ask at the same moment, on one processor: the batch of the first takes the others.
-func TestWhoIsReadyTravelsAlong(t *testing.T) {
+// TestReadyCallersTravelAlong has callers ask at the same moment, on one processor: the batch of the first takes the
+// others.
+func TestReadyCallersTravelAlong(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {
 		batches := 0

@@ -13,7 +13,7 @@ type item struct {
 	_         [8]int64
 }
 
-// instant gives a Batcher with the options of the service whose batches land at once, and their count.
+// instant returns a Batcher with the options of the service whose batches land at once, and their count.
 func instant() (*Batcher[item, int64], *atomic.Int64) {
 	var batches atomic.Int64
 	o := Options{Window: 500 * time.Microsecond, Items: 1000, Bytes: 512 << 10, Flights: 4, Waiting: 10_000}

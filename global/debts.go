@@ -11,8 +11,8 @@ import (
 	"weir/limits"
 )
 
-// nobody is the owner that takes what is owed while no other is known.
-const nobody = ""
+// self names this node as an owner, as Cluster.Owner does. Its queue also keeps the debts whose owner isn't known.
+const self = ""
 
 // An owner is a node that owns what this one owes, and the way of the debts to it.
 type owner struct {
@@ -177,7 +177,7 @@ func (s *Syncer) lineUp(e *entry, id []byte, o *owner) {
 // change changes what stands in o's lines, or in nobody's if o is gone.
 func (s *Syncer) change(o *owner, change func(*owner)) {
 	if !o.change(change) {
-		s.owner(nobody).change(change)
+		s.owner(self).change(change)
 	}
 }
 
@@ -217,15 +217,15 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 	for {
 		o.due.Store(false)
 		more := s.freeze(o)
-		if o.name != nobody && !s.cluster.Knows(o.name) {
+		if o.name != self && !s.cluster.Knows(o.name) {
 			s.thaw(o)
 			return nil
 		}
-		if len(o.report) == 0 && more && o.name != nobody {
+		if len(o.report) == 0 && more && o.name != self {
 			continue // all of it was over, or somebody else's
 		}
 		handed := s.toHand(o, more)
-		if o.name == nobody || len(o.report) == 0 && !o.silent.Load() && handed == o.handed {
+		if o.name == self || len(o.report) == 0 && !o.silent.Load() && handed == o.handed {
 			return nil
 		}
 		message := s.message(o)
@@ -276,7 +276,7 @@ func (s *Syncer) freeze(o *owner) (more bool) {
 		line = line[1:]
 	}
 	s.putFirst(o, line)
-	more = o.name != nobody && s.freezeMoves(o, size)
+	more = o.name != self && s.freezeMoves(o, size)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reported, o.failed = len(o.report), false
@@ -297,7 +297,7 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 	switch {
 	case e.gathered.Hits(now) == 0:
 		e.gathered = debt{}
-	case known && node == nobody: // this node has become the owner
+	case known && node == self: // this node has become the owner
 		s.count(name, &e.gathered.Debt)
 		e.gathered = debt{}
 	case node != o.name || !known || !e.frozen.IsZero(): // the last is in a report to a former owner
@@ -324,7 +324,7 @@ func (s *Syncer) count(id []byte, d *limits.Debt) {
 func (s *Syncer) message(o *owner) *limits.Report {
 	now := s.limiter.Now()
 	moves := o.moves()
-	r := &limits.Report{Start: s.cluster.Start(), Debts: make([]limits.Owed, 0, len(o.report)-moves)}
+	r := &limits.Report{Start: s.cluster.Incarnation(), Debts: make([]limits.Owed, 0, len(o.report)-moves)}
 	if moves > 0 {
 		o.states = slices.Grow(o.states[:0], moves)
 		r.States = o.states
@@ -433,7 +433,7 @@ func (s *Syncer) thaw(o *owner) {
 				s.metrics.dropped(droppedAlgorithm, all.Merge(&e.gathered.Debt, now))
 			}
 			e.gathered, e.frozen = all, debt{}
-			s.lineUp(e, bytesOf(f.id), s.owner(nobody))
+			s.lineUp(e, bytesOf(f.id), s.owner(self))
 		})
 	}
 	moves := o.moves()
@@ -451,7 +451,7 @@ func (s *Syncer) thaw(o *owner) {
 		s.LookAgain()
 	}
 	s.owners.CompareAndDelete(o.name, o)
-	s.putFirst(s.owner(nobody), o.takeLine())
+	s.putFirst(s.owner(self), o.takeLine())
 }
 
 // forgetEnded takes out of the line what nobody wants to know any more, so that an owner that is away for long costs no more

@@ -35,18 +35,19 @@ type Cluster interface {
 	// Knows says whether a node is part of the cluster.
 	Knows(node string) bool
 
-	// Start names the life of this process. Other nodes see it in all calls.
-	Start() int64
+	// Incarnation returns a number that tells this process from earlier ones of this node. Other nodes see it in all calls.
+	Incarnation() int64
 
 	// Ring gives a text that is the same for the same ring, "" before there is one, and the other nodes in it.
 	Ring() (fingerprint string, others []string)
 
-	// Lost says whether this node has owned something since it was last asked that it doesn't own now. The first time it may
-	// have, if there is anything that it doesn't own. It may wait for those who count, so nobody must ask with a lock held.
-	Lost() bool
+	// TakeOwnershipLoss reports whether this node has owned something since the last call that it doesn't own now. For the
+	// first call it may have, if there is anything that it doesn't own. It may wait for checks that are being counted, so
+	// callers must hold no lock.
+	TakeOwnershipLoss() bool
 
-	// Handed takes note that a node has handed over all limits that it doesn't own in a ring.
-	Handed(node, ring string)
+	// HandoverDone takes note that a node has handed over all limits that it doesn't own in a ring.
+	HandoverDone(node, ring string)
 
 	// Report sends a report and gives the answer.
 	Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error)
@@ -144,7 +145,7 @@ func (s *Syncer) Run(ctx context.Context) {
 			if round%lookEvery == 0 {
 				s.eachOwner(s.forgetEnded)
 			}
-			s.tryReport(ctx, s.owner(nobody))
+			s.tryReport(ctx, s.owner(self))
 			s.eachOwner(func(o *owner) { calls.Go(func() { s.tryReport(ctx, o) }) })
 			s.publish(ctx, &calls, round%lookEvery == 0)
 		}
@@ -162,7 +163,7 @@ func (s *Syncer) Sync(ctx context.Context) error {
 	var err error
 	s.noticeRing(true)
 	s.moves.scanning.leave()
-	s.tryReport(ctx, s.owner(nobody))
+	s.tryReport(ctx, s.owner(self))
 	s.eachOwner(func(o *owner) {
 		calls.Go(func() {
 			failed := o.sending.take(ctx)

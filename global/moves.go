@@ -107,7 +107,7 @@ func (s *Syncer) look() {
 	for part := range lookParts {
 		elsewhere := s.limiter.Find(part, lookParts, func(id []byte) (node string, ok bool) {
 			node, known := s.cluster.Owner(id)
-			return node, known && node != nobody
+			return node, known && node != self
 		})
 		for node, found := range elsewhere {
 			s.owner(node).change(func(o *owner) { o.moving.add(found) })
@@ -120,7 +120,7 @@ func (s *Syncer) look() {
 func (s *Syncer) mayLook(ring string, anyway bool) (changed, look bool) {
 	// Asked without the lock, since it may wait for a change of the ring, and so for those who count, who take the lock. And asked
 	// each time, since a ring that is the same again may have been another one meanwhile.
-	lost, moving, now := s.cluster.Lost(), s.stillMoving(), s.Clock()
+	lost, moving, now := s.cluster.TakeOwnershipLoss(), s.stillMoving(), s.Clock()
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
 	if ring != s.moves.ring || lost {
@@ -246,7 +246,7 @@ func (s *Syncer) giveInLine(id, node string) (g given, lined, ok bool) {
 func (s *Syncer) describe(n *limits.Named, id string, g given) {
 	n.Name, n.UniqueKey = limits.SplitID(id)
 	n.Set(g.state, s.limiter.Now())
-	n.Start, n.Take = s.cluster.Start(), g.take
+	n.Start, n.Take = s.cluster.Incarnation(), g.take
 }
 
 // TakeOver adds states that other nodes gave to this one's count, each once. Entries without a number are none.
@@ -296,7 +296,7 @@ func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
 	}
 	s.metrics.taken.Inc()
 	s.shares.changed(id)
-	if !s.owns(nobody, id) {
+	if !s.owns(self, id) {
 		s.LookAgain()
 	}
 }

@@ -137,7 +137,7 @@ func (sh *shares) look(l *limits.Limiter, id []byte, one *share, now time.Time) 
 }
 
 func (s *Syncer) snapshot(one *share, acked int64, now time.Time) *limits.Snapshot {
-	n := &limits.Snapshot{Start: s.cluster.Start(), Epoch: one.epoch, Version: one.version, Acked: acked}
+	n := &limits.Snapshot{Start: s.cluster.Incarnation(), Epoch: one.epoch, Version: one.version, Acked: acked}
 	n.Set(one.state, now)
 	return n
 }
@@ -154,12 +154,12 @@ func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 	})
 	s.metrics.receive(report, isNew)
 	if report.Handed != "" {
-		s.cluster.Handed(node, strings.Clone(report.Handed)) // the report is read in memory that others get
+		s.cluster.HandoverDone(node, strings.Clone(report.Handed)) // the report is read in memory that others get
 	}
 	answer := &limits.States{States: []limits.Named{}}
 	for i := range debts {
 		id, o := debts[i].id, &report.Debts[debts[i].place]
-		if o.Copy && s.owns(nobody, id) {
+		if o.Copy && s.owns(self, id) {
 			// A new report is repeated until its sender has heard an answer.
 			n := s.share(id, time.Duration(o.Duration), node, report.Start, isNew)
 			answer.States = append(answer.States, limits.Named{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *n})
@@ -194,11 +194,11 @@ func (s *Syncer) readable(report *limits.Report) []reported {
 
 func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
 	now := s.limiter.Now()
-	if node, known := s.cluster.Owner(id); known && node != nobody {
+	if node, known := s.cluster.Owner(id); known && node != self {
 		s.passOn(id, d, node, now)
 		return
 	}
-	if o.Start == s.cluster.Start() && o.Epoch < s.shares.epoch(s.limiter, id, now) {
+	if o.Start == s.cluster.Incarnation() && o.Epoch < s.shares.epoch(s.limiter, id, now) {
 		s.metrics.dropped(droppedReset, d.Hits(now))
 		return
 	}
@@ -283,7 +283,7 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 			delete(sh.dirty, key)
 			continue
 		}
-		if !s.owns(nobody, bytesOf(key)) {
+		if !s.owns(self, bytesOf(key)) {
 			one.holders = nil // the new owner tells them
 		}
 		sh.look(s.limiter, bytesOf(key), one, now)

@@ -167,10 +167,10 @@ func (n *node) Knows(name string) bool {
 	return name != n.name && slices.ContainsFunc(n.ring, func(other *node) bool { return other.name == name })
 }
 
-func (n *node) Start() int64 { return n.start }
+func (n *node) Incarnation() int64 { return n.start }
 
 // Lost takes any other ring for one in which something is lost, since places of single limits change here.
-func (n *node) Lost() bool {
+func (n *node) TakeOwnershipLoss() bool {
 	ring, _ := n.Ring()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,7 +196,7 @@ func (n *node) Ring() (string, []string) {
 	return fmt.Sprint(names, n.place), slices.DeleteFunc(names, func(name string) bool { return name == n.name })
 }
 
-func (n *node) Handed(name, ring string) {
+func (n *node) HandoverDone(name, ring string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.handed = append(n.handed, name+">"+n.name)

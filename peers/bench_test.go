@@ -11,8 +11,8 @@ import (
 	"weir/limits"
 )
 
-// BenchmarkCheck asks a peer over the loopback for groups of items: a whole request from node to node, of both sides, but for
-// the decisions.
+// BenchmarkCheck asks a peer over the loopback for groups of items: a whole request from node to node, of both sides,
+// but for the decisions.
 func BenchmarkCheck(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n, " items"), func(b *testing.B) {

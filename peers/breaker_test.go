@@ -22,16 +22,17 @@ import (
 type breakerStep struct {
 	at    time.Duration // since the start
 	event byte          // 'f' a failure, 'u' one for want of a connection, 'a' an answer, 'p' one to a probe
-	want  string        // as breakerView gives it
+	want  string        // as breakerView returns it
 }
 
-// breakerView is what the parts of a breaker say together.
+// breakerView returns what the parts of a breaker amount to.
 func breakerView(b *breaker) string {
-	word, since := b.state()
+	state, since := b.status()
+	word := state.String()
 	switch {
-	case (word == "up") != since.IsZero():
+	case (state == StateUp) != since.IsZero():
 		word += ", but failing since " + since.String()
-	case b.down.Load():
+	case b.state() >= StateDown:
 		word += ", not asked"
 	}
 	if b.away.Load() {
@@ -73,20 +74,27 @@ func TestBreaker(t *testing.T) {
 			{0, 'f', isFailing}, {0, 'f', isFailing}, {0, 'a', isUp},
 			{0, 'f', isFailing}, {0, 'f', isFailing}, {0, 'f', isDown},
 		}},
-		{"back before it is out", []breakerStep{{0, 'f', isFailing}, {0, 'f', isFailing}, {0, 'f', isDown}, {2 * s, 'a', isUp}}},
+		{"back before it is out", []breakerStep{
+			{0, 'f', isFailing}, {0, 'f', isFailing}, {0, 'f', isDown}, {2 * s, 'a', isUp},
+		}},
 		{"out 3 s after the first failure", []breakerStep{
-			{0, 'f', isFailing}, {s, 'f', isFailing}, {2 * s, 'f', isDown}, {3*s - 1, 'f', isDown}, {3 * s, 'f', isOut}, {9 * s, 'f', isOut},
+			{0, 'f', isFailing}, {s, 'f', isFailing}, {2 * s, 'f', isDown},
+			{3*s - 1, 'f', isDown}, {3 * s, 'f', isOut}, {9 * s, 'f', isOut},
 		}},
 		{"3 s count from the last answer on", []breakerStep{
 			{0, 'f', isFailing}, {s, 'a', isUp}, {s, 'f', isFailing}, {s, 'f', isFailing}, {s, 'f', isDown},
 			{4*s - 1, 'f', isDown}, {4 * s, 'f', isOut},
 		}},
 		{"failures count however slowly they come, but pauses are no silence", []breakerStep{
-			{0, 'f', isFailing}, {60 * s, 'f', isFailing}, {120 * s, 'f', isDown}, {123*s - 1, 'f', isDown}, {123 * s, 'f', isOut},
+			{0, 'f', isFailing}, {60 * s, 'f', isFailing}, {120 * s, 'f', isDown},
+			{123*s - 1, 'f', isDown}, {123 * s, 'f', isOut},
 		}},
-		{"what is no pause", []breakerStep{{0, 'f', isFailing}, {3*s - 1, 'f', isFailing}, {3*s - 1, 'f', isDown}, {3 * s, 'f', isOut}}},
+		{"what is no pause", []breakerStep{
+			{0, 'f', isFailing}, {3*s - 1, 'f', isFailing}, {3*s - 1, 'f', isDown}, {3 * s, 'f', isOut},
+		}},
 		{"not connected", []breakerStep{
-			{0, 'u', isFailing}, {0, 'u', isFailing}, {0, 'u', isGone}, {s, 'f', isDown}, {2 * s, 'u', isGone}, {2 * s, 'a', isUp},
+			{0, 'u', isFailing}, {0, 'u', isFailing}, {0, 'u', isGone},
+			{s, 'f', isDown}, {2 * s, 'u', isGone}, {2 * s, 'a', isUp},
 		}},
 		{"not connected, and out", []breakerStep{
 			{0, 'u', isFailing}, {0, 'u', isFailing}, {0, 'u', isGone}, {3 * s, 'u', isOut}, {3 * s, 'f', isOut},
@@ -135,18 +143,18 @@ func TestBreaker(t *testing.T) {
 			var b breaker
 			probing := false
 			for i, step := range test.steps {
-				wasDown, now := b.down.Load(), start.Add(step.at)
+				wasDown, now := b.state() >= StateDown, start.Add(step.at)
 				switch step.event {
 				case 'a':
 					b.answered(now)
 				case 'p':
 					last := b.probed(now)
-					if probing = b.down.Load(); last == probing {
+					if probing = b.state() >= StateDown; last == probing {
 						t.Errorf("step %d: the last probe: %v", i, last)
 					}
 				default:
 					begins := b.failed(now, step.event == 'u')
-					if want := b.down.Load() && !wasDown && !probing; begins != want {
+					if want := b.state() >= StateDown && !wasDown && !probing; begins != want {
 						t.Errorf("step %d: probes begin: %v", i, begins)
 					}
 					probing = probing || begins
@@ -174,14 +182,14 @@ func TestBreakerSince(t *testing.T) {
 	var b breaker
 	for i := range 10 {
 		b.failed(start.Add(time.Duration(i)*time.Second), false)
-		if word, since := b.state(); !since.Equal(start) {
-			t.Errorf("%s since %v, want since the first failure", word, since)
+		if state, since := b.status(); !since.Equal(start) {
+			t.Errorf("%s since %v, want since the first failure", state, since)
 		}
 	}
 }
 
-// TestBreakerInParallel has many ask and tell at once; whatever happened, an answer in the end brings it up, and of the
-// failures that brought it down only one is to probe.
+// TestBreakerInParallel has many calls end at once; whatever happened, an answer in the end brings the peer up, and of
+// the failures that brought it down only one is to begin probes.
 func TestBreakerInParallel(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	var b breaker
@@ -193,7 +201,7 @@ func TestBreakerInParallel(t *testing.T) {
 				if b.failed(now, true) {
 					begun <- true
 				}
-				b.state()
+				b.status()
 			})
 		}
 		all.Wait()
@@ -206,7 +214,7 @@ func TestBreakerInParallel(t *testing.T) {
 	}
 }
 
-// An air is a network without sockets, for tests in a bubble: to each request it says what it is told to.
+// An air is a network without sockets, for tests in a bubble: it answers each request as its state has it.
 type air struct {
 	mu    sync.Mutex
 	state airState    // guarded by mu
@@ -218,7 +226,7 @@ type airState int
 
 const (
 	airFine    airState = iota
-	airRefused          // nobody can connect
+	airRefused          // connections are refused
 	airSilent           // requests arrive, answers don't
 	airBusy             // the answer is 503
 	airBroken           // the answer is 500
@@ -230,7 +238,7 @@ func (a *air) set(state airState) {
 	a.state = state
 }
 
-// take gives the calls since it was asked last.
+// take returns the calls since the last take.
 func (a *air) take() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -291,7 +299,7 @@ func inTheAir(t *testing.T, test func(t *testing.T, s *Set, b *Peer, wind *air))
 		test(t, s, s.View().peer("b:1"), winds["b:1"])
 		s.Close()
 		if n := len(winds["c:1"].take()); n > 0 {
-			t.Errorf("%d calls to a node that nobody asked for anything", n)
+			t.Errorf("%d calls to a node that was asked for nothing", n)
 		}
 	})
 }
@@ -384,8 +392,7 @@ func TestProbesAreApart(t *testing.T) {
 	})
 }
 
-// TestProbesEnd looks at each reason for which nobody is probed any more. Had a probe's goroutine stayed the bubble would
-// not end.
+// TestProbesEnd looks at each reason for which probes end. Had a probe's goroutine stayed the bubble would not end.
 func TestProbesEnd(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -395,11 +402,13 @@ func TestProbesEnd(t *testing.T) {
 		{"an answer", airRefused, func(_ *Set, _ *Peer, wind *air) { wind.set(airFine) }},
 		{"an answer after silence", airSilent, func(_ *Set, _ *Peer, wind *air) { wind.set(airFine) }},
 		{"a refusal is an answer", airBroken, func(_ *Set, _ *Peer, wind *air) { wind.set(airBusy) }},
-		{"no longer listed", airRefused, func(s *Set, _ *Peer, _ *air) { s.Update("a:1", []Member{{Name: "a:1"}, {Name: "c:1"}}) }},
+		{"no longer listed", airRefused, func(s *Set, _ *Peer, _ *air) { s.Update("a:1", list("a:1", "c:1")) }},
 		{"no longer listed while a probe waits", airSilent, func(s *Set, _ *Peer, _ *air) {
-			s.Update("a:1", []Member{{Name: "a:1"}, {Name: "c:1"}})
+			s.Update("a:1", list("a:1", "c:1"))
 		}},
-		{"no longer listed, as this node is neither", airRefused, func(s *Set, _ *Peer, _ *air) { s.Update("", []Member{{Name: "c:1"}}) }},
+		{"no longer listed, as this node is neither", airRefused, func(s *Set, _ *Peer, _ *air) {
+			s.Update("", list("c:1"))
+		}},
 		{"closed", airRefused, func(s *Set, _ *Peer, _ *air) { s.Close() }},
 		{"closed while a probe waits", airSilent, func(s *Set, _ *Peer, wind *air) {
 			for wind.mu.Lock(); wind.under == 0; wind.mu.Lock() {
@@ -447,8 +456,8 @@ func TestNoProbesAfterClose(t *testing.T) {
 	})
 }
 
-// TestListedAgain has a peer that is down leave the list and come back: nothing is held against it, and the probes of its
-// former self have ended.
+// TestListedAgain has a peer that is down leave the list and come back: nothing is held against it, and the probes of
+// its former self have ended.
 func TestListedAgain(t *testing.T) {
 	inTheAir(t, func(t *testing.T, s *Set, b *Peer, wind *air) {
 		wind.set(airRefused)
@@ -468,14 +477,15 @@ func TestListedAgain(t *testing.T) {
 	})
 }
 
-// TestPeerIsDown looks at what callers get while a peer is down, out, held and back. In the bubble three seconds are exact.
+// TestPeerIsDown looks at what callers get while a peer is down, out, held and back. In the bubble three seconds are
+// exact.
 func TestPeerIsDown(t *testing.T) {
 	inTheAir(t, func(t *testing.T, s *Set, b *Peer, wind *air) {
 		ask := func(want error, takes time.Duration) {
 			t.Helper()
-			for _, alone := range []bool{true, false} {
+			for _, unbatched := range []bool{true, false} {
 				start := time.Now()
-				if _, err := b.Check(t.Context(), one, alone); err != want || time.Since(start) != takes {
+				if _, err := b.Check(t.Context(), one, unbatched); err != want || time.Since(start) != takes {
 					t.Errorf("got %v after %v, want %v after %v", err, time.Since(start), want, takes)
 				}
 			}
@@ -522,8 +532,8 @@ func TestPeerIsDown(t *testing.T) {
 	})
 }
 
-// TestDownWhileManyWait has a peer fall silent while more batches gather than are on their way. Those that have not left when
-// it is known to be down must not be sent, each to wait for a timeout of its own.
+// TestDownWhileManyWait has a peer fall silent while more batches gather than are on their way. Those that have not
+// left when it is known to be down must not be sent, each to wait for a timeout of its own.
 func TestDownWhileManyWait(t *testing.T) {
 	inTheAir(t, func(t *testing.T, s *Set, b *Peer, wind *air) {
 		wind.set(airSilent)
@@ -550,8 +560,8 @@ func TestDownWhileManyWait(t *testing.T) {
 	})
 }
 
-// TestStandIns looks at who counts while peers are away: for their keys, and only for those, the owner in the ring without
-// them. All nodes that remain agree on it, and so does an outsider.
+// TestStandIns looks at which node counts while peers are away: for their keys, and only for those, the owner in the
+// ring without them. All nodes that remain agree on it, and so does an outsider.
 func TestStandIns(t *testing.T) {
 	names := []string{"a:1", "b:1", "c:1", "d:1", "e:1"}
 	var members []Member
@@ -594,8 +604,8 @@ func TestStandIns(t *testing.T) {
 	}
 }
 
-// TestNobodyStandsIn has all nodes go that an outsider knows: then it counts itself.
-func TestNobodyStandsIn(t *testing.T) {
+// TestOutsiderStandsIn has all nodes go that an outsider knows: then it counts itself.
+func TestOutsiderStandsIn(t *testing.T) {
 	s := New(Options{})
 	defer s.Close()
 	s.Update("", []Member{{Name: "a:1"}, {Name: "b:1"}})

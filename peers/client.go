@@ -46,16 +46,17 @@ const MaxMessage = 4 << 20
 const (
 	batchBytes    = 512 << 10 // a batch takes no more items beyond this
 	batchFlights  = 4         // batches on their way to one peer
-	singleFlights = 64        // groups by themselves: net/http hangs with more calls than HTTP/2 allows, which is 100 at first
+	singleFlights = 64        // groups by themselves: with more calls than HTTP/2 allows, 100 at first, net/http hangs
 	maxWaiting    = 10_000    // items that wait to leave for one peer, in batches and as many by themselves
 )
 
 // A Failure is why a peer did not answer. Its text is the fixed word that callers get to see.
 type Failure string
 
+// Error returns the word.
 func (f Failure) Error() string { return string(f) }
 
-// The failures. After those that say so the items have surely not been counted.
+// The failures. [NotCounted] tells after which of them the items have surely not been counted.
 const (
 	ErrUnreachable = Failure("owner_unreachable") // no connection: nothing was sent
 	ErrBusy        = Failure("owner_busy")        // too many wait for it: nothing was sent
@@ -65,12 +66,13 @@ const (
 	ErrRefused     = Failure("owner_refused")     // it won't: another secret, or it is about to stop
 )
 
-// NotCounted says that what failed with err has surely not been counted by the peer.
+// NotCounted reports whether a peer has surely not counted the items of a call that failed with err.
 func NotCounted(err error) bool { return err != ErrTimeout && err != ErrBroken }
 
-// A Rejection is a peer's word that a message was wrong. It is no failure of the peer: the items are.
+// A Rejection is a peer's answer that a message was wrong. The fault is the message's, so the peer counts as healthy.
 type Rejection struct{ Reason string }
 
+// Error returns the reason in a sentence.
 func (r *Rejection) Error() string { return "the owner refused this check: " + r.Reason }
 
 // A Peer is another node. It is safe for concurrent use.
@@ -83,37 +85,39 @@ type Peer struct {
 	singles *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
 	takes   *batching.Batcher[limits.Name, limits.Named]
 	health  breaker
-	heard   atomic.Pointer[string] // the ring's fingerprint that it last sent
-	life    atomic.Int64           // of its process, as it last said
-	past    int64                  // the one before, of which a message may come late; guarded by set.mu
-	left    atomic.Int64           // the life in which it said that it is about to stop; 0 if it hasn't, or is there again
-	handed  atomic.Pointer[string] // the ring for which it has handed over everything
-	gone    atomic.Bool            // nobody is to call it any more
-	cause   atomic.Pointer[error]  // of the last failure, in full
-	loud    zerolog.Logger         // for what must be seen, but not a thousand times a second
 	stats   stats
+
+	lastRing     atomic.Pointer[string] // the ring's fingerprint that it last sent
+	incarnation  atomic.Int64           // as it last said
+	previous     int64                  // the one before, of which a message may come late; guarded by set.mu
+	leftIn       atomic.Int64           // the incarnation that is about to stop; 0 if none is, or another has followed
+	handoverRing atomic.Pointer[string] // the ring for which it has handed over everything
+	closed       atomic.Bool            // it is not listed any more
+
+	cause        atomic.Pointer[error] // of the last failure, in full
+	log          zerolog.Logger
+	throttledLog zerolog.Logger // for what must be seen, but not a thousand times a second
 }
 
 func newPeer(s *Set, name string) *Peer {
-	p := &Peer{name: name, set: s}
-	p.loud = s.options.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
+	p := &Peer{name: name, set: s, log: s.options.Log.With().Str("peer", name).Logger()}
+	p.throttledLog = p.log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	p.newStats(s.metrics)
 	p.rt = s.options.transport(p)
-	p.batches = batching.New(batching.Options{
-		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
-	}, messageBytes, p.send)
-	p.singles = batching.New(batching.Options{
-		Window: s.options.BatchWindow, Items: 1, Bytes: batchBytes, Flights: singleFlights, Waiting: maxWaiting,
-	}, messageBytes, p.send)
-	p.takes = batching.New(batching.Options{
-		Window: s.options.BatchWindow, Items: s.options.BatchLimit, Bytes: batchBytes, Flights: batchFlights, Waiting: maxWaiting,
-	}, nameBytes, p.take)
+	bounds := func(items, flights int) batching.Options {
+		return batching.Options{
+			Window: s.options.BatchWindow, Items: items, Bytes: batchBytes, Flights: flights, Waiting: maxWaiting,
+		}
+	}
+	p.batches = batching.New(bounds(s.options.BatchLimit, batchFlights), messageBytes, p.send)
+	p.singles = batching.New(bounds(1, singleFlights), messageBytes, p.send)
+	p.takes = batching.New(bounds(s.options.BatchLimit, batchFlights), nameBytes, p.take)
 	return p
 }
 
 func nameBytes(n limits.Name) int { return 50 + len(n.Name) + len(n.UniqueKey) }
 
-// messageBytes is about the size of r in a message.
+// messageBytes returns about the size of r in a message.
 func messageBytes(r limits.Request) int {
 	return 100 + len(r.Name) + len(r.UniqueKey) + len(r.TimeZone)
 }
@@ -127,22 +131,31 @@ func (p *Peer) setAddrs(m Member) {
 	}
 }
 
-// Away says whether stand-ins count for the peer now.
-func (p *Peer) Away() bool { return p.health.away.Load() }
-
-// Name gives the peer's name in the ring.
+// Name returns the peer's name in the ring.
 func (p *Peer) Name() string { return p.name }
 
-// Check has the peer count a group of items, which travel together, and gives their results in order. Its error is a
-// [Failure], a [*Rejection], or that of ctx, which ends the wait but not the call. Unless alone is set the group may
-// travel with others.
-func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([]limits.Result, error) {
+// Away reports whether stand-ins count for the peer now: it has been silent for long, or nothing can connect to it.
+func (p *Peer) Away() bool { return p.health.away.Load() }
+
+// down reports whether calls are to fail at once.
+func (p *Peer) down() bool { return p.health.state() >= StateDown }
+
+// hasLeft reports whether the peer is out of the ring, though it may be listed: it said that it is about to stop.
+func (p *Peer) hasLeft() bool { return p.leftIn.Load() != 0 }
+
+// listed reports whether the peer is in the present list. A node that was listed anew is another Peer.
+func (p *Peer) listed() bool { return p.set.View().peer(p.name) == p }
+
+// Check has the peer count a group of items, which travel together, and returns their results in order. Unless
+// unbatched is set the group may travel with those of other callers. The error is a [Failure], a [*Rejection], or that
+// of ctx, which ends the wait but not the call.
+func (p *Peer) Check(ctx context.Context, group []limits.Request, unbatched bool) ([]limits.Result, error) {
 	var results []limits.Result
 	var err error
 	switch {
-	case p.health.down.Load():
+	case p.down():
 		err = ErrDown
-	case alone:
+	case unbatched:
 		results, err = p.singles.Do(ctx, group)
 	default:
 		results, err = p.batches.Do(ctx, group)
@@ -152,7 +165,7 @@ func (p *Peer) Check(ctx context.Context, group []limits.Request, alone bool) ([
 	return results, err
 }
 
-// settle makes a Failure of what ended the wait, unless that was the caller himself.
+// settle makes a Failure of what ended the wait, unless the caller gave up.
 func (p *Peer) settle(err error) error {
 	var panicked *batching.PanicError
 	switch {
@@ -165,7 +178,7 @@ func (p *Peer) settle(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return ErrTimeout
 	case errors.As(err, &panicked):
-		p.set.options.Log.Error().Str("peer", p.name).Bytes("stack", panicked.Stack).Msg(panicked.Error())
+		p.log.Error().Bytes("stack", panicked.Stack).Msg(panicked.Error())
 		return ErrBroken
 	}
 	return err
@@ -173,7 +186,7 @@ func (p *Peer) settle(err error) error {
 
 // send makes one call, in the time that a call may take, and draws the conclusions about the peer's health.
 func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
-	if p.health.down.Load() {
+	if p.down() {
 		return nil, ErrDown
 	}
 	results, err := p.call(context.Background(), group)
@@ -181,26 +194,27 @@ func (p *Peer) send(group []limits.Request) ([]limits.Result, error) {
 	return results, err
 }
 
-// conclude notes how a call went. With the failure that makes the peer one not to be asked, probes begin.
+// conclude notes how a call went. With the failure that brings the peer down, probes begin.
 func (p *Peer) conclude(err error) {
-	var rejection *Rejection
-	if err == nil || err == ErrRefused || errors.As(err, &rejection) {
+	if _, rejected := errors.AsType[*Rejection](err); err == nil || err == ErrRefused || rejected {
 		p.health.answered(time.Now())
 		return
 	}
-	p.set.prepareStandIns(p)
+	if v := p.set.View(); v.peer(p.name) == p {
+		v.standIn(0, p) // makes the ring without it before a check waits for that
+	}
 	if p.health.failed(time.Now(), err == ErrUnreachable) {
-		p.set.probe(p)
+		p.probe()
 	}
 }
 
-// deliver sends a message and gives the answer, in the time that the call may take. It is repeated where it surely was not
-// processed, and only there: counting twice is worse than not knowing.
+// deliver sends a message and returns the answer, in the time that the call may take. It repeats a call that surely was
+// not processed, and no other: counting twice is worse than not knowing.
 func (p *Peer) deliver(ctx context.Context, path string, message []byte, within time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
-		if p.gone.Load() {
+		if p.closed.Load() {
 			p.closeIdle()
 		}
 	}()
@@ -212,7 +226,7 @@ func (p *Peer) deliver(ctx context.Context, path string, message []byte, within 
 	return answer, err
 }
 
-// call has a group counted.
+// call makes one call that has a group counted. An empty group only asks the peer for a sign of life.
 func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	start := time.Now()
 	text := limits.AppendRequests(slices.Grow(usedText(), 64+160*len(group)), group)
@@ -226,17 +240,22 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	}
 	results, err := limits.ReadPeerResults(make([]limits.Result, 0, len(group)), answer)
 	if err != nil || len(results) != len(group) {
-		p.set.options.Log.Warn().Str("peer", p.name).AnErr("error", err).Int("items", len(group)).Int("results", len(results)).
-			Msg("a peer's answer makes no sense")
-		p.cause.Store(new(error(ErrBroken)))
-		return nil, ErrBroken
+		return nil, p.senseless(p.log.Warn().AnErr("error", err).Int("items", len(group)).Int("results", len(results)))
 	}
 	return results, nil
 }
 
-// Listen hears what the peer says of itself: whether it leaves, or is there in another life.
-func (p *Peer) Listen(ctx context.Context) {
-	if p.health.down.Load() {
+// senseless logs an answer that can't be read, with what is in line, and returns the failure.
+func (p *Peer) senseless(line *zerolog.Event) error {
+	line.Msg("a peer's answer makes no sense")
+	p.cause.Store(new(error(ErrBroken)))
+	return ErrBroken
+}
+
+// Ping asks the peer for a sign of life, unless it is down. Before Ping returns, the Set has learnt from the answer
+// whether the peer is about to leave or is another incarnation.
+func (p *Peer) Ping(ctx context.Context) {
+	if p.down() {
 		return
 	}
 	if _, err := p.call(ctx, nil); !errors.Is(ctx.Err(), context.Canceled) {
@@ -250,7 +269,7 @@ var errNoConnection = errors.New("no connection")
 // texts keeps the memory of messages (as *[]byte) for others.
 var texts sync.Pool
 
-// usedText gives memory for a message, or none.
+// usedText returns empty memory for a message; nil if there is none to use again.
 func usedText() []byte {
 	if text, ok := texts.Get().(*[]byte); ok {
 		return (*text)[:0]
@@ -261,7 +280,7 @@ func usedText() []byte {
 // A body is a message on its way.
 type body struct {
 	bytes.Reader
-	sent atomic.Bool // to the end: nobody reads it any more
+	sent atomic.Bool // to the end: it is not read any more
 }
 
 func (b *body) Read(p []byte) (n int, err error) {
@@ -273,17 +292,18 @@ func (b *body) Read(p []byte) (n int, err error) {
 
 func (b *body) Close() error { return nil }
 
-// post makes one HTTP request. The message is not the caller's any more if that succeeds.
+// post makes one HTTP request and returns the body of its answer. If it succeeds the caller must not use the message
+// any more, since another one may get its memory.
 func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, error) {
 	connected := false
 	sending := new(body)
 	sending.Reset(message)
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
+	trace := httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}
 	req := http.Request{ // without GetBody, by which net/http would repeat more than is safe
-		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path}, Header: p.set.View().header,
-		Body: sending, ContentLength: int64(len(message)),
+		Method: http.MethodPost, URL: &url.URL{Scheme: p.set.options.scheme(), Host: p.name, Path: path},
+		Header: p.set.View().header, Body: sending, ContentLength: int64(len(message)),
 	}
-	resp, err := p.rt.RoundTrip(req.WithContext(traced))
+	resp, err := p.rt.RoundTrip(req.WithContext(httptrace.WithClientTrace(ctx, &trace)))
 	if err != nil {
 		if !connected {
 			err = fmt.Errorf("%w: %w", errNoConnection, err)
@@ -291,12 +311,12 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 		return nil, err
 	}
 	defer resp.Body.Close()
-	p.hear(resp.Header)
+	p.observe(resp.Header)
 	answer, err := readAnswer(resp)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkStatus(resp.StatusCode, answer); err != nil {
+	if err := checkStatus(resp.StatusCode, answer); err != nil {
 		return nil, err
 	}
 	if sending.sent.Load() {
@@ -305,21 +325,22 @@ func (p *Peer) post(ctx context.Context, path string, message []byte) ([]byte, e
 	return answer, nil
 }
 
-// readAnswer reads the whole answer, which should be as long as it says.
+// readAnswer reads the whole answer, which should be as long as its header has it.
 func readAnswer(resp *http.Response) ([]byte, error) {
-	const usual = 256 << 10 // of a thousand items, and what a peer can make this node take by a word
+	const usual = 256 << 10 // of a thousand items, and all that a peer can make this node reserve by a header
 	var answer bytes.Buffer
 	answer.Grow(int(min(max(resp.ContentLength, 0), usual)) + bytes.MinRead)
 	_, err := answer.ReadFrom(io.LimitReader(resp.Body, MaxMessage))
 	return answer.Bytes(), err
 }
 
-// A statusError is an answer that is none.
+// A statusError is an answer of which only the status counts.
 type statusError int
 
 func (s statusError) Error() string { return "status " + strconv.Itoa(int(s)) }
 
-func (p *Peer) checkStatus(status int, body []byte) error {
+// checkStatus returns the error that an answer stands for, if any.
+func checkStatus(status int, body []byte) error {
 	switch status {
 	case http.StatusOK:
 		return nil
@@ -335,29 +356,24 @@ func (p *Peer) checkStatus(status int, body []byte) error {
 	return statusError(status)
 }
 
-// classify makes a Failure of what net/http says, and logs it where somebody should know.
+// classify makes a Failure of an error of net/http, and logs it: as an error if an operator has to act.
 func (p *Peer) classify(err error) error {
-	var rejection *Rejection
-	var status statusError
-	failure := ErrBroken
-	level := p.set.options.Log.Debug()
-	switch {
-	case errors.As(err, &rejection):
+	if rejection, ok := errors.AsType[*Rejection](err); ok {
 		return rejection
-	case errors.As(err, &status):
-		switch int(status) {
-		case http.StatusUnauthorized, http.StatusForbidden:
-			level, failure = p.loud.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
-		case http.StatusServiceUnavailable:
-			failure = ErrRefused
-		}
+	}
+	line, failure := p.log.Debug(), ErrBroken
+	switch status, _ := errors.AsType[statusError](err); {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		line, failure = p.throttledLog.Error().Str("hint", "do all nodes have the same WEIR_PEER_SECRET?"), ErrRefused
+	case status == http.StatusServiceUnavailable:
+		failure = ErrRefused
 	case errors.Is(err, errNoConnection):
 		failure = ErrUnreachable
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		failure = ErrTimeout
 	}
 	p.cause.Store(&err)
-	level.Str("peer", p.name).Str("failure", string(failure)).Err(err).Msg("a call to a peer failed")
+	line.Str("failure", string(failure)).Err(err).Msg("a call to a peer failed")
 	return failure
 }
 
@@ -366,41 +382,98 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// unprocessed says whether the peer surely hasn't looked at the request. net/http says so only in words: it would repeat
-// the request itself, but has no second copy of the body. The peer refused the stream, or said goodbye before it; or the
-// connection was gone when the request's turn came.
+// unprocessed reports whether the peer surely hasn't looked at the request: it refused the stream, or said goodbye
+// before it, or the connection was gone when the request's turn came. net/http tells that only in the error's text: it
+// would repeat the request itself, but has no second copy of the body.
 func unprocessed(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "cannot rewind body after connection loss") || strings.Contains(text, "cannot retry err") &&
-		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
+	return strings.Contains(text, "cannot rewind body after connection loss") ||
+		strings.Contains(text, "cannot retry err") &&
+			(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
 }
 
-// hear notes what a peer's answer says of its ring.
-func (p *Peer) hear(h http.Header) {
+// observe notes what the peer says of itself in an answer.
+func (p *Peer) observe(h http.Header) {
 	ring := h.Get(HeaderRing)
 	if ring == "" {
-		return // it doesn't know its place, or it was no weir that answered
+		return // the peer doesn't know its place, or is no weir
 	}
-	if old := p.heard.Load(); old == nil || *old != ring {
-		p.heard.Store(&ring)
+	if old := p.lastRing.Load(); old == nil || *old != ring {
+		p.lastRing.Store(&ring)
 	}
-	p.set.Heard(p.name, h)
+	p.set.Observe(p.name, h)
 }
 
-// close ends what the peer holds. Calls on their way end by themselves, and the last of them ends the connection.
+// close frees what the peer holds. Calls on their way end by themselves, and the last of them ends the connection.
 func (p *Peer) close() {
 	p.stats.drop(p.set.metrics)
-	p.gone.Store(true)
+	p.closed.Store(true)
 	p.closeIdle()
 	p.closeSoon()
 }
 
-// closeSoon is for a connection that net/http has just dialled, and is yet to put where idle ones are. It may have done so
-// for a call that is over, so that no call will come to close it.
+// closeSoon closes a connection that net/http has just dialled and is yet to put among the idle ones. The call that it
+// was dialled for may be over, so that no call will come to close it.
 func (p *Peer) closeSoon() { time.AfterFunc(time.Second, p.closeIdle) }
 
 func (p *Peer) closeIdle() {
 	if c, ok := p.rt.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
+}
+
+const (
+	pingAfter   = time.Second     // of silence on a connection
+	pingTimeout = 3 * time.Second // for the answer, and for any byte to be written: an overloaded peer is not a dead one
+)
+
+// transport returns what makes the HTTP requests to p: HTTP/2 alone, since a client that may also speak HTTP/1 does so
+// without TLS; one connection however many calls, which is given up seconds after the peer falls silent, also while a
+// write is blocked.
+func (o *Options) transport(p *Peer) http.RoundTripper {
+	t := &http.Transport{
+		Protocols:           new(http.Protocols),
+		DialContext:         p.dial,
+		TLSHandshakeTimeout: o.Timeout, // net/http dials on its own, whatever the call's context says
+		IdleConnTimeout:     5 * time.Minute,
+		HTTP2: &http.HTTP2Config{
+			StrictMaxConcurrentRequests: true,
+			SendPingTimeout:             pingAfter,
+			PingTimeout:                 pingTimeout,
+			WriteByteTimeout:            pingTimeout,
+		},
+		DisableCompression: true,
+	}
+	if o.TLS != nil {
+		host, _, _ := net.SplitHostPort(p.name)
+		t.TLSClientConfig = o.TLS(host)
+	}
+	t.Protocols.SetHTTP2(o.TLS != nil)
+	t.Protocols.SetUnencryptedHTTP2(o.TLS == nil)
+	if o.Transport != nil {
+		return o.Transport(p.name, t)
+	}
+	return t
+}
+
+// dial connects to the first of the peer's addresses that answers.
+func (p *Peer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	defer func() {
+		if p.closed.Load() {
+			p.closeSoon()
+		}
+	}()
+	dialer := net.Dialer{Timeout: p.set.options.Timeout / 2} // which leaves time to ask a stand-in
+	addrs := p.addrs.Load()
+	if addrs == nil {
+		return dialer.DialContext(ctx, network, addr)
+	}
+	err := error(&net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no address is known", Name: p.name}})
+	for _, a := range *addrs {
+		var c net.Conn
+		if c, err = dialer.DialContext(ctx, network, a.String()); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
 }

@@ -125,7 +125,7 @@ func answerAll(t *testing.T, w http.ResponseWriter, r *http.Request) {
 // long is a timeout that no test waits for.
 const long = time.Minute
 
-// eventually waits for something that nobody tells of.
+// eventually waits for something of which there is no notice.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -226,9 +226,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestRefusalIsLoud looks at the log after a peer refused this node's secret: whoever set it wrong has to find it there, and
-// not the secret. What refuses gives no hint of its ring, which must not be taken for another ring.
-func TestRefusalIsLoud(t *testing.T) {
+// TestRefusalIsLogged looks at the log after a peer refused this node's secret: an operator that has set it wrong has
+// to find that there, and not the secret. An answer that refuses has no header with a ring; that is not another ring.
+func TestRefusalIsLogged(t *testing.T) {
 	for _, status := range []int{401, 403} {
 		var log bytes.Buffer
 		p := know(t, startPeer(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }),
@@ -248,7 +248,7 @@ func TestRefusalIsLoud(t *testing.T) {
 			}
 			if entry.Level != "error" || entry.Peer != p.name || entry.Failure != string(ErrRefused) ||
 				!strings.Contains(entry.Hint, "WEIR_PEER_SECRET") {
-				t.Errorf("%d: the log says %s", status, line)
+				t.Errorf("%d: the log has %s", status, line)
 			}
 		}
 		if lines == 0 || lines == 20 || strings.Contains(log.String(), "hush") {
@@ -257,9 +257,9 @@ func TestRefusalIsLoud(t *testing.T) {
 	}
 }
 
-// TestLoudLines has two peers refuse this node's secret and then, in the same moment, others show another list of nodes: one
-// complaint must not hide the other.
-func TestLoudLines(t *testing.T) {
+// TestThrottledLogs has two peers refuse this node's secret and then, in the same moment, others show another list of
+// nodes: the lines of one kind must not hide those of the other.
+func TestThrottledLogs(t *testing.T) {
 	var log bytes.Buffer
 	s := New(Options{Timeout: long, Log: zerolog.New(&log).Level(zerolog.WarnLevel)})
 	defer s.Close()
@@ -338,8 +338,12 @@ func TestLargestAnswerFits(t *testing.T) {
 	p := know(t, startPeer(t, func(w http.ResponseWriter, r *http.Request) {
 		results := make([]limits.Result, len(readItems(t, r)))
 		for i := range results {
-			results[i] = limits.Result{Status: limits.StatusOverLimit, Limit: worst, Remaining: worst, ResetTime: worst, RetryAfter: worst,
-				Metadata: limits.Metadata{Owner: strings.Repeat("o", 300), Degraded: "owner_unreachable", Reason: limits.ReasonTooManyHits}}
+			results[i] = limits.Result{
+				Status: limits.StatusOverLimit, Limit: worst, Remaining: worst, ResetTime: worst, RetryAfter: worst,
+				Metadata: limits.Metadata{
+					Owner: strings.Repeat("o", 300), Degraded: "owner_unreachable", Reason: limits.ReasonTooManyHits,
+				},
+			}
 		}
 		w.Write(limits.AppendResults(nil, results))
 	}), Options{Timeout: long})
@@ -353,8 +357,8 @@ func TestLargestAnswerFits(t *testing.T) {
 	}
 }
 
-// TestNotAPeer puts things into the list that are no nodes. Each caller gets an answer by the timeout, also when many wait,
-// and nothing is left when it is over.
+// TestNotAPeer puts things into the list that are no nodes. Each caller gets an answer by the timeout, also when many
+// wait, and nothing is left when it is over.
 func TestNotAPeer(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -364,7 +368,9 @@ func TestNotAPeer(t *testing.T) {
 	}{
 		{"silent", func(c net.Conn) { io.Copy(io.Discard, c) }, 100 * time.Millisecond, []error{ErrTimeout, ErrUnreachable}},
 		{"closes at once", func(net.Conn) {}, long, []error{ErrBroken, ErrUnreachable}},
-		{"resets", func(c net.Conn) { c.(*counted).Conn.(*net.TCPConn).SetLinger(0) }, long, []error{ErrBroken, ErrUnreachable}},
+		{"resets", func(c net.Conn) {
+			c.(*counted).Conn.(*net.TCPConn).SetLinger(0)
+		}, long, []error{ErrBroken, ErrUnreachable}},
 		{"garbage", func(c net.Conn) {
 			c.Write(bytes.Repeat([]byte("\xff\xfe garbage \r\n"), 1000))
 			io.Copy(io.Discard, c)
@@ -413,7 +419,7 @@ func TestNotAPeer(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			eventually(t, "the peer is down", p.health.down.Load)
+			eventually(t, "the peer is down", p.down)
 			s.Close()
 			ln.Close()
 			eventually(t, "no connection", func() bool { return ln.open.Load() == 0 })
@@ -423,13 +429,13 @@ func TestNotAPeer(t *testing.T) {
 	}
 }
 
-// TestOneConnection has many call one peer at a time, many more than HTTP/2 allows. All are answered, over one connection; the
-// first ones, which find none, may dial several, but no more than are let go at a time.
+// TestOneConnection has many call one peer at a time, many more than HTTP/2 allows. All are answered, over one
+// connection; the first ones, which find none, may dial several, but no more than are let go at a time.
 func TestOneConnection(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		alone func(i int) bool
-		dials int64
+		name      string
+		unbatched func(i int) bool
+		dials     int64
 	}{
 		{"batches", func(int) bool { return false }, 4},
 		{"calls by themselves", func(int) bool { return true }, 64},
@@ -445,7 +451,7 @@ func TestOneConnection(t *testing.T) {
 					callers.Go(func() {
 						items := group(3)
 						items[2].Limit = int64(1000 + i)
-						results, err := p.Check(t.Context(), items, test.alone(i))
+						results, err := p.Check(t.Context(), items, test.unbatched(i))
 						if err != nil || len(results) != 3 || results[2].Limit != int64(1000+i) {
 							t.Errorf("%d: got %v, %v", i, results, err)
 						}
@@ -508,7 +514,8 @@ func TestKilledConnections(t *testing.T) {
 		callers.Go(func() {
 			for i := range answered[c] {
 				// Past the breaker, which would spare the peer most of it.
-				_, err := p.call(t.Context(), []limits.Request{{Name: "n", UniqueKey: fmt.Sprint(c, "/", i), Hits: 1, Limit: 1, Duration: 1}})
+				hit := limits.Request{Name: "n", UniqueKey: fmt.Sprint(c, "/", i), Hits: 1, Limit: 1, Duration: 1}
+				_, err := p.call(t.Context(), []limits.Request{hit})
 				answered[c][i] = err == nil
 				if err != nil && err != ErrBroken && err != ErrUnreachable {
 					t.Errorf("got %v", err)
@@ -557,14 +564,15 @@ func readFrame(r io.Reader) (f frame, err error) {
 	if _, err = io.ReadFull(r, head[:]); err != nil {
 		return f, err
 	}
-	f = frame{head[3], head[4], binary.BigEndian.Uint32(head[5:]), make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))}
+	size := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
+	f = frame{head[3], head[4], binary.BigEndian.Uint32(head[5:]), make([]byte, size)}
 	_, err = io.ReadFull(r, f.payload)
 	return f, err
 }
 
 func (f frame) write(w io.Writer) {
 	n := len(f.payload)
-	head := append([]byte{byte(n >> 16), byte(n >> 8), byte(n), f.kind, f.flags}, binary.BigEndian.AppendUint32(nil, f.stream)...)
+	head := binary.BigEndian.AppendUint32([]byte{byte(n >> 16), byte(n >> 8), byte(n), f.kind, f.flags}, f.stream)
 	w.Write(append(head, f.payload...))
 }
 
@@ -581,7 +589,8 @@ func respond(c net.Conn, stream uint32, body string) {
 	frame{frameData, flagEnd, stream, []byte(body)}.write(c)
 }
 
-// serveFrames speaks HTTP/2 on a connection, and calls request when one has arrived whole. It ends when that says so.
+// serveFrames speaks HTTP/2 on a connection, and calls request when one has arrived whole. It ends when that returns
+// false.
 func serveFrames(c net.Conn, request func(stream uint32) (goOn bool)) {
 	defer c.Close()
 	preface := make([]byte, len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
@@ -607,8 +616,8 @@ func serveFrames(c net.Conn, request func(stream uint32) (goOn bool)) {
 	}
 }
 
-// TestRepeated has a peer treat a call in each way that HTTP/2 knows. It may be repeated only where the peer says that it has
-// not looked at it, and only once.
+// TestRepeated has a peer treat a call in each way that HTTP/2 knows. The call may be repeated only where the peer
+// tells that it has not looked at it, and only once.
 func TestRepeated(t *testing.T) {
 	const good = `{"rate_limits":[` + okResult + `]}`
 	reset := func(code uint32) func(net.Conn, uint32) bool {
@@ -776,8 +785,8 @@ func (u *turn) Close() error {
 	return nil
 }
 
-// TestPeerRestarts replaces a peer several times under traffic, each time with a goodbye as a node does that is stopped. All
-// hits must be counted exactly once, and all callers get an answer of the peer.
+// TestPeerRestarts replaces a peer several times under traffic, each time with a goodbye, as of a node that is stopped.
+// All hits must be counted exactly once, and all callers get an answer of the peer.
 func TestPeerRestarts(t *testing.T) {
 	ln := listenLocal(t)
 	r := &relay{ln, make(chan net.Conn)}
@@ -876,7 +885,7 @@ func TestWire(t *testing.T) {
 		var text strings.Builder
 		fmt.Fprintf(&text, "%s %s %s\nHost: %s\n", r.Proto, r.Method, r.RequestURI, r.Host)
 		if r.Header.Get(HeaderStart) == "" {
-			t.Error("the call doesn't say which process makes it")
+			t.Error("the call doesn't name the process that makes it")
 		}
 		r.Header.Set(HeaderStart, "7") // another one each time
 		r.Header.Write(&text)          // sorted
@@ -886,8 +895,9 @@ func TestWire(t *testing.T) {
 	p := named(t, Options{Timeout: long, Secret: "s3cret"}, ln)
 	_, err := p.Check(t.Context(), []limits.Request{
 		{Name: "mail", UniqueKey: "account=1", Hits: 1, Limit: 10, Duration: 60_000},
-		{Name: `quote " and ü`, UniqueKey: "tab\tand <&>", Hits: -5, Limit: 1<<63 - 1, Duration: 3, Algorithm: limits.LeakyBucket,
-			Behavior: limits.NoBatching | limits.DurationIsGregorian | limits.DrainOverLimit, Burst: 7, TimeZone: "Europe/Berlin"},
+		{Name: `quote " and ü`, UniqueKey: "tab\tand <&>", Hits: -5, Limit: 1<<63 - 1, Duration: 3,
+			Algorithm: limits.LeakyBucket, Burst: 7, TimeZone: "Europe/Berlin",
+			Behavior: limits.NoBatching | limits.DurationIsGregorian | limits.DrainOverLimit},
 	}, false)
 	if err != nil {
 		t.Error(err)
@@ -929,8 +939,8 @@ func TestWireOfProbes(t *testing.T) {
 	}
 }
 
-// TestDial looks at which addresses are dialled: those that discovery found, one after the other, and none where it found
-// none. A list that changes them counts for the next connection.
+// TestDial looks at which addresses are dialled: those that discovery found, one after the other, and none where it
+// found none. A list that changes them counts for the next connection.
 func TestDial(t *testing.T) {
 	good := startPeer(t, func(w http.ResponseWriter, r *http.Request) { answerAll(t, w, r) })
 	dead := listenLocal(t)
@@ -974,7 +984,7 @@ func (p *tap) freeze() {
 	p.frozen = make(chan struct{})
 }
 
-// startTap starts a tap. Its connections end with those who made them.
+// startTap starts a tap. Its connections end when their callers close them.
 func startTap(t *testing.T, to net.Listener) *tap {
 	p := &tap{counter: listenLocal(t), to: to.Addr().String(), frozen: make(chan struct{})}
 	var running sync.WaitGroup
@@ -1025,8 +1035,8 @@ func (p *tap) run(c net.Conn, frozen chan struct{}) {
 	both.Wait()
 }
 
-// TestFrozenConnection has a connection die without a word while many calls are on it. Each caller is released by its own
-// timeout, and a new connection takes over by itself, long before TCP would notice.
+// TestFrozenConnection has a connection die without a word while many calls are on it. Each caller is released by its
+// own timeout, and a new connection takes over by itself, long before TCP would notice.
 func TestFrozenConnection(t *testing.T) {
 	var hold atomic.Bool
 	var held atomic.Int64
@@ -1066,8 +1076,8 @@ func TestFrozenConnection(t *testing.T) {
 	eventually(t, "the old connection is given up", func() bool { return way.open.Load() == 1 })
 }
 
-// TestSilentTLS has a peer take connections and never begin to speak TLS. Nobody waits for it beyond the timeout: neither
-// callers nor, behind their backs, what dials for them.
+// TestSilentTLS has a peer take connections and never begin to speak TLS. There is no wait for it beyond the timeout:
+// neither of callers nor, behind their backs, of what dials for them.
 func TestSilentTLS(t *testing.T) {
 	ln := listenLocal(t)
 	var talking sync.WaitGroup
@@ -1083,22 +1093,24 @@ func TestSilentTLS(t *testing.T) {
 			})
 		}
 	})
-	p := know(t, ln, Options{Timeout: 50 * time.Millisecond, TLS: func(string) *tls.Config { return &tls.Config{InsecureSkipVerify: true} }})
+	p := know(t, ln, Options{Timeout: 50 * time.Millisecond, TLS: func(string) *tls.Config {
+		return &tls.Config{InsecureSkipVerify: true}
+	}})
 	for range 10 {
 		if _, err := p.call(t.Context(), one); err != ErrUnreachable {
 			t.Errorf("got %v", err)
 		}
 	}
 	if n := ln.accepted.Load(); n == 0 {
-		t.Error("nobody dialled")
+		t.Error("nothing was dialled")
 	}
-	eventually(t, "nobody waits any more", func() bool { return ln.open.Load() == 0 })
+	eventually(t, "nothing waits any more", func() bool { return ln.open.Load() == 0 })
 	ln.Close()
 	talking.Wait()
 }
 
-// TestLateCallsToAPeerThatHasGone has a call on its way, and one that starts, when a peer leaves the list. They are answered;
-// and then nothing is left that would keep the connection alive.
+// TestLateCallsToAPeerThatHasGone has a call on its way, and one that starts, when a peer leaves the list. They are
+// answered; and then nothing is left that would keep the connection alive.
 func TestLateCallsToAPeerThatHasGone(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
 	ln := startPeer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -1130,8 +1142,8 @@ func TestLateCallsToAPeerThatHasGone(t *testing.T) {
 	eventually(t, "the connection is closed", func() bool { return ln.open.Load() == 0 })
 }
 
-// TestGoneWhileDialling has a peer leave the list again and again while calls still dial it, more often than they need to:
-// all are answered, and no connection is left.
+// TestGoneWhileDialling has a peer leave the list again and again while calls still dial it, more often than they need
+// to: all are answered, and no connection is left.
 func TestGoneWhileDialling(t *testing.T) {
 	ln := startPeer(t, func(w http.ResponseWriter, r *http.Request) { answerAll(t, w, r) })
 	s := New(Options{Timeout: long})
@@ -1161,13 +1173,13 @@ func TestBusy(t *testing.T) {
 		<-release
 		answerAll(t, w, r)
 	}), Options{Timeout: long})
-	for _, alone := range []bool{true, false} {
+	for _, unbatched := range []bool{true, false} {
 		const size = 100
 		var busy, answered atomic.Int64
 		var callers sync.WaitGroup
 		for range 3 * maxWaiting / size {
 			callers.Go(func() {
-				switch results, err := p.Check(t.Context(), group(size), alone); {
+				switch results, err := p.Check(t.Context(), group(size), unbatched); {
 				case err == ErrBusy:
 					busy.Add(1)
 				case err == nil && len(results) == size:
@@ -1177,7 +1189,7 @@ func TestBusy(t *testing.T) {
 				}
 			})
 		}
-		// Nobody is answered before this: those that are too many don't wait for it.
+		// No call is answered before this: those that are too many don't wait for it.
 		const most = maxWaiting/size + 100 // that wait, and that are on their way
 		eventually(t, "those that are too many are told", func() bool { return busy.Load() >= 3*maxWaiting/size-most })
 		if n := answered.Load(); n > 0 {
@@ -1186,7 +1198,7 @@ func TestBusy(t *testing.T) {
 		close(release)
 		callers.Wait()
 		if n := answered.Load(); n < maxWaiting/size || n > most {
-			t.Errorf("alone: %v: %d calls were answered, want %d to %d", alone, n, maxWaiting/size, most)
+			t.Errorf("unbatched: %v: %d calls were answered, want %d to %d", unbatched, n, maxWaiting/size, most)
 		}
 		release = make(chan struct{})
 	}

@@ -1,382 +1,104 @@
 package peers
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"weir/peers/discovery"
 )
 
-const (
-	lookupTimeout = 3 * time.Second        // for the list, and then for all addresses together
-	dnsDial       = time.Second            // of it for a connection, which leaves time for the system's next server
-	lookupsAtOnce = 16                     // for the addresses
-	firstRetry    = 250 * time.Millisecond // after the first lookup that found nothing, doubled after each further one
-	slowestRetry  = 2 * time.Second        // until there is a list
-)
+// A Member is one entry of the list of nodes that discovery finds.
+type Member = discovery.Member
 
-// A Member is one entry of the list of nodes.
-type Member struct {
-	// Name is host:port as the list spells it, in lower case and without a trailing dot: the node's name in the ring.
-	Name string
-
-	// Addrs is where to dial, sorted, IPv4 first.
-	Addrs []netip.AddrPort
-
-	// Resolved says that Addrs is all there is, even if it's empty: the system's resolver may not know the host in Name,
-	// or know another one by it. Unless Resolved, Addrs is empty and Name is what to dial.
-	Resolved bool
+// A Discovery is where the list of nodes comes from, and how the last lookup went.
+type Discovery struct {
+	Source string `json:"source"`          // "static", or the name that DNS is asked for
+	At     int64  `json:"at"`              // of the last list that counted, Unix milliseconds
+	Error  string `json:"error,omitzero"`  // of the last lookup
+	Failed int64  `json:"failed,omitzero"` // when that was
 }
 
-// Equal says whether nothing differs. Lists are sorted by name, so slices.EqualFunc(a, b, Member.Equal) compares them.
-func (m Member) Equal(o Member) bool {
-	return m.Name == o.Name && m.Resolved == o.Resolved && slices.Equal(m.Addrs, o.Addrs)
-}
+// Discovery returns the state of the discovery; nil before there is one. It must not be changed.
+func (s *Set) Discovery() *Discovery { return s.discovery.Load() }
 
-// A hostPort is a Member's name, taken apart.
-type hostPort struct {
-	host string
-	port uint16
-}
-
-func (h hostPort) String() string { return net.JoinHostPort(h.host, strconv.Itoa(int(h.port))) }
-
-// parseHostPort reads what people write and gives it the spelling that all nodes agree on.
-func parseHostPort(entry string) (hostPort, error) {
-	host, portText, err := net.SplitHostPort(entry)
+// Static makes a fixed list the cluster. The error tells why this node can't be told from the others.
+func (s *Set) Static(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) error {
+	self, err := discovery.Self(ctx, members, advertise, listen)
 	if err != nil {
-		why := err.Error()
-		if addrErr, ok := errors.AsType[*net.AddrError](err); ok {
-			why = addrErr.Err // without the entry, which is said already
-		}
-		return hostPort{}, fmt.Errorf("%q is not host:port: %s", entry, why)
+		return err
 	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil || port == 0 {
-		return hostPort{}, fmt.Errorf("%q is not host:port: the port must be a number from 1 to 65535", entry)
-	}
-	if addr, err := netip.ParseAddr(host); err == nil {
-		if addr = addr.Unmap(); addr.IsUnspecified() {
-			return hostPort{}, fmt.Errorf("%q names no node: nobody can dial %s", entry, addr)
-		}
-		return hostPort{addr.String(), uint16(port)}, nil
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if !isHostName(host) {
-		return hostPort{}, fmt.Errorf("%q is not host:port: %q is neither a name nor an address", entry, host)
-	}
-	return hostPort{host, uint16(port)}, nil
+	s.discovery.Store(&Discovery{Source: "static", At: time.Now().UnixMilli()})
+	s.Update(self, members)
+	return nil
 }
 
-// isHostName says whether the resolver would ask for host. Digits and dots alone are a mistyped address.
-func isHostName(host string) bool {
-	name := false
-	for label := range strings.SplitSeq(host, ".") {
-		if label == "" || len(label) > 63 {
-			return false
+// Follow keeps the cluster as DNS has it until ctx ends. While this node can't find itself in the list it is an
+// outsider: not ready, but the owners count what it is asked all the same.
+func (s *Set) Follow(
+	ctx context.Context, srv *discovery.SRV, every time.Duration, advertise string, listen netip.AddrPort,
+) {
+	f := follower{set: s, srv: srv, state: Discovery{Source: srv.Name()}}
+	f.findSelf = func(members []Member) (string, error) { return discovery.Self(ctx, members, advertise, listen) }
+	f.publish()
+	discovery.Watch(ctx, every, f.lookup, f.take, f.fail)
+}
+
+// A follower keeps a Set as DNS has it.
+type follower struct {
+	set      *Set
+	srv      *discovery.SRV
+	findSelf func([]Member) (string, error)
+	state    Discovery // as published last
+	failed   bool      // the present lookup, which may still have returned a list
+	last     []Member
+}
+
+func (f *follower) publish() { f.set.discovery.Store(new(f.state)) }
+
+func (f *follower) lookup(ctx context.Context) ([]Member, error) {
+	f.failed = false
+	return f.srv.Lookup(ctx)
+}
+
+// fail notes what went wrong with the present lookup.
+func (f *follower) fail(err error) {
+	f.set.options.Log.Warn().Err(err).Str("name", f.srv.Name()).Msg("the lookup of the list of nodes failed")
+	f.state.Error, f.state.Failed = err.Error(), time.Now().UnixMilli()
+	f.failed = true
+	f.publish()
+}
+
+// take makes a list the cluster if it is a new one, or if this node wasn't found in it before. It reports whether this
+// node is in the ring.
+func (f *follower) take(members []Member) bool {
+	changed := !slices.EqualFunc(members, f.last, Member.Equal)
+	if changed || f.set.View().Self() == "" {
+		self := f.self(members)
+		if changed || self != "" {
+			f.set.Update(self, members)
 		}
-		for _, c := range label {
-			switch {
-			case 'a' <= c && c <= 'z', c == '-', c == '_':
-				name = true
-			case c < '0' || '9' < c:
-				return false
-			}
-		}
+		f.last = members
 	}
-	return name && len(host) <= 253
+	f.state.At = time.Now().UnixMilli()
+	if !f.failed {
+		f.state.Error, f.state.Failed = "", 0
+	}
+	f.publish()
+	return f.set.View().Self() != ""
 }
 
-// ParseList reads a static list of nodes: host:port, separated by commas. Blanks around entries, empty entries and
-// repeated ones are dropped, so the list may come out empty. It is sorted by name. An error names the entry that is wrong.
-func ParseList(list string) ([]Member, error) {
-	var members []Member
-	for entry := range strings.SplitSeq(list, ",") {
-		entry = strings.TrimSpace(entry)
-		if entry == "" {
-			continue
-		}
-		h, err := parseHostPort(entry)
-		if err != nil {
-			return nil, err
-		}
-		members = append(members, Member{Name: h.String()})
+// self returns this node's name in a list. That its own name isn't found just now is no reason to leave, while the list
+// has it.
+func (f *follower) self(members []Member) string {
+	self, err := f.findSelf(members)
+	if err == nil {
+		return self
 	}
-	sortMembers(members)
-	return slices.CompactFunc(members, Member.Equal), nil
-}
-
-func sortMembers(members []Member) {
-	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// SRV looks up the members by DNS: a service record each, with a target host and a port, and then the targets' addresses.
-// It asks over TCP only, because Consul, for one, shortens its answers over UDP and doesn't say so.
-//
-// It remembers its last list and the addresses in it. It serves one Lookup at a time.
-type SRV struct {
-	name    string // without the final dot
-	server  string // host:port, or "" for the system's
-	timeout time.Duration
-
-	list  map[hostPort]bool          // the targets of the last list that counted
-	known map[string][2][]netip.Addr // their last addresses, by host: those of IPv4 and of IPv6
-}
-
-// NewSRV makes an SRV that asks server, a host:port or a host alone for port 53, for the records of name. If server is
-// empty it asks those of the system. The search list of the system never applies: name is taken as absolute.
-func NewSRV(name, server string) *SRV {
-	if server != "" {
-		host, port, err := net.SplitHostPort(server)
-		if err != nil { // no port, or an IPv6 address without brackets
-			host = strings.Trim(server, "[]")
-		}
-		server = net.JoinHostPort(host, cmp.Or(port, "53"))
+	f.fail(err)
+	if self = f.set.View().Self(); discovery.Contains(members, self) {
+		return self
 	}
-	return &SRV{name: strings.TrimSuffix(name, "."), server: server, timeout: lookupTimeout}
-}
-
-// Lookup asks for the list. If members is not nil, it counts; if err is not nil, somebody should hear of it; both can be.
-//
-//   - No answer or one without usable records: no list, an error. The last list stands.
-//   - An answer that is not whole, because some of it is malformed or cut off: its good records together with the last
-//     list, and an error. It may show who is there, not who has gone.
-//   - Any other answer counts as it is, also when it is shorter than the last one.
-//
-// A target whose address isn't found keeps its last addresses while the answer lists it. If it has none it is listed
-// without, for the ring must be the same everywhere. Both come with an error. All members are Resolved.
-func (s *SRV) Lookup(ctx context.Context) (members []Member, err error) {
-	list, whole, err := s.targets(ctx)
-	if len(list) == 0 {
-		return nil, err
-	}
-	if !whole {
-		maps.Copy(list, s.list)
-	}
-	known, missing := s.addresses(ctx, list)
-	if err := ctx.Err(); err != nil {
-		return nil, err // what wasn't found says nothing then
-	}
-	s.list, s.known = list, known
-	for t := range list {
-		members = append(members, Member{Name: t.String(), Addrs: addrPorts(known[t.host], t.port), Resolved: true})
-	}
-	sortMembers(members)
-	if err != nil && missing != nil {
-		return members, fmt.Errorf("%w; %w", err, missing)
-	}
-	return members, cmp.Or(err, missing)
-}
-
-func addrPorts(addrs [2][]netip.Addr, port uint16) []netip.AddrPort {
-	var a []netip.AddrPort
-	for _, addr := range slices.Concat(addrs[:]...) {
-		a = append(a, netip.AddrPortFrom(addr.Unmap(), port))
-	}
-	slices.SortFunc(a, netip.AddrPort.Compare)
-	return slices.Compact(a)
-}
-
-// targets asks for the service records. An empty list comes with an error.
-func (s *SRV) targets(ctx context.Context) (list map[hostPort]bool, whole bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	var truncated atomic.Bool
-	_, records, err := s.resolver(ctx, &truncated).LookupSRV(ctx, "", "", s.name+".")
-	if records == nil {
-		return nil, false, s.explain(ctx, err)
-	}
-	list = make(map[hostPort]bool)
-	unusable := 0
-	for _, r := range records {
-		host := strings.ToLower(strings.TrimSuffix(r.Target, "."))
-		if host == "" || r.Port == 0 { // a target of "." is how to say that there is no such service
-			unusable++
-			continue
-		}
-		list[hostPort{host, r.Port}] = true
-	}
-	switch {
-	case err != nil: // the resolver left out the records with such targets
-		err = s.failure("some targets in the answer are no host names")
-	case truncated.Load():
-		err = s.failure("the answer is cut short, even over TCP")
-	case unusable > 0: // well-formed, and the same for everybody, so the answer is whole without them
-		return list, true, s.failure(fmt.Sprintf("%d of %d records have no target or no port", unusable, len(records)))
-	default:
-		return list, true, nil
-	}
-	return list, false, err
-}
-
-// addresses asks for the addresses of all targets. The error tells of those without an answer.
-//
-// IPv4 and IPv6 are asked for one by one, so that a failure with one of them doesn't lose the addresses of the other.
-func (s *SRV) addresses(ctx context.Context, list map[hostPort]bool) (map[string][2][]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	r := s.resolver(ctx, new(atomic.Bool))
-	type answer struct {
-		addrs []netip.Addr
-		err   *net.DNSError
-	}
-	answers := make(map[string]*[2]answer)
-	for t := range list {
-		answers[t.host] = new([2]answer)
-	}
-	// A map has no order, so with many targets and a slow server it isn't always the same ones whose turn comes too late.
-	hosts := slices.Collect(maps.Keys(answers))
-	inParallel(2*len(hosts), func(i int) {
-		host, a := hosts[i/2], &answers[hosts[i/2]][i%2]
-		addrs, err := r.LookupNetIP(ctx, [...]string{"ip4", "ip6"}[i%2], host+".")
-		if a.addrs = addrs; err != nil {
-			a.err = s.explain(ctx, err)
-		}
-	})
-
-	known := make(map[string][2][]netip.Addr)
-	var missing []string
-	for host, a := range answers {
-		found := a[0].err == nil || a[1].err == nil
-		var addrs [2][]netip.Addr
-		for i := range a {
-			if a[i].err == nil {
-				addrs[i] = a[i].addrs
-			} else if !found || !a[i].err.IsNotFound {
-				addrs[i] = s.known[host][i]
-			}
-		}
-		known[host] = addrs
-		if !found {
-			missing = append(missing, host)
-		}
-	}
-	if len(missing) == 0 {
-		return known, nil
-	}
-	first := answers[slices.Min(missing)]
-	err := first[0].err
-	if err.IsNotFound {
-		err = first[1].err
-	}
-	return known, fmt.Errorf("no address for %d of %d targets: %w", len(missing), len(answers), err)
-}
-
-// resolver makes a resolver for one lookup, whose connections all end with ctx. It is Go's own, as C's takes no server.
-// It sets truncated by the last answer.
-func (s *SRV) resolver(ctx context.Context, truncated *atomic.Bool) *net.Resolver {
-	dialer := net.Dialer{Timeout: dnsDial}
-	dial := func(dialCtx context.Context, _, address string) (net.Conn, error) {
-		c, err := dialer.DialContext(dialCtx, "tcp", cmp.Or(s.server, address))
-		if err != nil {
-			return nil, err
-		}
-		// The resolver lets some of its work run on without the deadline of its caller, and doesn't stop to read when
-		// its caller is cancelled.
-		stop := context.AfterFunc(ctx, func() { c.Close() })
-		return &dnsConn{Conn: c, stop: stop, truncated: truncated}, nil
-	}
-	return &net.Resolver{PreferGo: true, Dial: dial}
-}
-
-// A dnsConn is a connection for one question, and notes whether its answer is flagged as truncated. The resolver ignores
-// that flag over TCP.
-type dnsConn struct {
-	net.Conn
-	stop      func() bool
-	truncated *atomic.Bool
-	read      int // bytes, so far
-}
-
-func (c *dnsConn) Read(b []byte) (int, error) {
-	const flags = 4 // the offset of the byte with the flag: length and id, two bytes each, come first
-	n, err := c.Conn.Read(b)
-	if i := flags - c.read; 0 <= i && i < n {
-		c.truncated.Store(b[i]&2 != 0)
-	}
-	c.read += n
-	return n, err
-}
-
-func (c *dnsConn) Close() error {
-	c.stop()
-	return c.Conn.Close()
-}
-
-func (s *SRV) failure(why string) *net.DNSError {
-	return &net.DNSError{Err: why, Name: s.name, Server: s.server}
-}
-
-// explain names the server that was really asked: the resolver believes it was the system's. ctx is the lookup's.
-func (s *SRV) explain(ctx context.Context, err error) *net.DNSError {
-	e := s.failure(err.Error())
-	if dnsErr, ok := errors.AsType[*net.DNSError](err); ok {
-		*e = *dnsErr
-		e.Name = strings.TrimSuffix(e.Name, ".")
-		e.Server = cmp.Or(s.server, e.Server)
-	} else if addrErr, ok := errors.AsType[*net.AddrError](err); ok {
-		// The hosts file has the host, but not with an address of the kind that was asked for.
-		*e = net.DNSError{Err: addrErr.Err, Name: strings.TrimSuffix(addrErr.Addr, "."), IsNotFound: true}
-	}
-	switch {
-	case ctx.Err() != nil || e.IsTimeout: // it depends on chance which error that led to
-		e.Err = "no answer in time"
-	case e.IsNotFound && e.Name == s.name:
-		e.Err = "no service records"
-	}
-	return e
-}
-
-// inParallel calls f for each number below n, in order, a bounded number of them at a time, and returns when all have.
-func inParallel(n int, f func(i int)) {
-	slots := make(chan struct{}, lookupsAtOnce)
-	var wg sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		wg.Go(func() {
-			f(i)
-			<-slots
-		})
-	}
-	wg.Wait()
-}
-
-// Watch looks up the members until ctx ends: at once, soon again until there is a list that set finds this node in, and
-// then at intervals of every, which must be positive, or a little less. It hands each list to set, also when nothing
-// changed, and each error to failed; what came with the end of ctx goes to neither. The lookup is as [SRV.Lookup].
-func Watch(ctx context.Context, every time.Duration, lookup func(context.Context) ([]Member, error), set func([]Member) bool, failed func(error)) {
-	retry := firstRetry
-	listed := false
-	for {
-		members, err := lookup(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			failed(err)
-		}
-		if len(members) > 0 {
-			listed = set(members) || listed
-		}
-		wait := every
-		if !listed {
-			wait = min(retry, every)
-			retry = min(2*retry, slowestRetry)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait - rand.N(wait/8+1)): // nodes that started together need not ask together
-		}
-	}
+	return ""
 }

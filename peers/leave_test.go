@@ -10,17 +10,17 @@ import (
 	"weir/ring"
 )
 
-// A still is a Set that calls nobody, named a:1, and the keys whose ownership is looked at.
+// still returns a Set whose calls reach no node.
 func still(t *testing.T) *Set {
 	t.Helper()
-	s := New(Options{Transport: func(string, http.RoundTripper) http.RoundTripper { return nobody{} }})
+	s := New(Options{Transport: func(string, http.RoundTripper) http.RoundTripper { return unreachable{} }})
 	t.Cleanup(s.Close)
 	return s
 }
 
-type nobody struct{}
+type unreachable struct{}
 
-func (nobody) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoConnection }
+func (unreachable) RoundTrip(*http.Request) (*http.Response, error) { return nil, errNoConnection }
 
 func list(names ...string) (members []Member) {
 	for _, name := range names {
@@ -29,7 +29,7 @@ func list(names ...string) (members []Member) {
 	return members
 }
 
-// moved gives an id that one node owns in one ring, and another one in another.
+// moved returns an id that one node owns in one ring, and another one in another.
 func moved(t *testing.T, from *ring.Ring, was string, to *ring.Ring, is string) []byte {
 	t.Helper()
 	for i := range 100_000 {
@@ -42,8 +42,7 @@ func moved(t *testing.T, from *ring.Ring, was string, to *ring.Ring, is string) 
 	return nil
 }
 
-// TestFormer follows a limit through changes of the list: who may be asked for its state, until when, and who says that
-// another one counts now.
+// TestFormer follows a limit through changes of the list: which peer may be asked for its state, and until when.
 func TestFormer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := still(t)
@@ -55,22 +54,22 @@ func TestFormer(t *testing.T) {
 		if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
 			t.Errorf("a node that has just come asks %v", p)
 		}
-		s.Handed("b:1", three.Fingerprint())
+		s.HandoverDone("b:1", three.Fingerprint())
 		if p := s.View().Former(fresh); p != nil || s.View().Settled() {
-			t.Errorf("it asks %v, who has handed over all; settled: %v", p, s.View().Settled())
+			t.Errorf("it asks %v, which has handed over all; settled: %v", p, s.View().Settled())
 		}
-		s.Handed("c:1", three.Fingerprint())
+		s.HandoverDone("c:1", three.Fingerprint())
 		if !s.View().Settled() {
 			t.Error("all have handed over, and still something is to come")
 		}
 
 		s.Update("a:1", list("a:1", "b:1"))
 		if p := s.View().Former(mine); p == nil || p.Name() != "c:1" {
-			t.Errorf("asked is %v, not who is listed no more", p)
+			t.Errorf("asked is %v, not the node that is listed no more", p)
 		}
 		s.Update("a:1", list("b:1", "a:1")) // the same in another order: it is no change
 		if p := s.View().Former(mine); p == nil {
-			t.Error("nobody is asked after the same list")
+			t.Error("no node is asked after the same list")
 		}
 		pass(formerFor + 1)
 		if p := s.View().Former(mine); p != nil || s.named("c:1") != nil {
@@ -79,8 +78,8 @@ func TestFormer(t *testing.T) {
 	})
 }
 
-// TestFormerOfTwoChanges has the list change again before what moved with the first change has been handed over: that is still
-// asked for where it is.
+// TestFormerOfTwoChanges has the list change again before what moved with the first change has been handed over: the
+// node that still has it is asked for that.
 func TestFormerOfTwoChanges(t *testing.T) {
 	s := still(t)
 	two, three := ring.New([]string{"a:1", "b:1"}), ring.New([]string{"a:1", "b:1", "c:1"})
@@ -90,22 +89,22 @@ func TestFormerOfTwoChanges(t *testing.T) {
 	if p := s.View().Former(fresh); p == nil || p.Name() != "b:1" {
 		t.Errorf("asked is %v", p)
 	}
-	s.Handed("b:1", two.Fingerprint())
+	s.HandoverDone("b:1", two.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	if p := s.View().Former(fresh); p != nil {
-		t.Errorf("asked is %s, who had handed over all", p.Name())
+		t.Errorf("asked is %s, which had handed over all", p.Name())
 	}
 }
 
-// TestHandedForAnEarlierRing has a node hand over everything, and the ring change and become what it was.
-func TestHandedForAnEarlierRing(t *testing.T) {
+// TestHandoverForAnEarlierRing has a node hand over everything, and the ring change and become what it was.
+func TestHandoverForAnEarlierRing(t *testing.T) {
 	s := still(t)
 	three, four := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"a:1", "b:1", "c:1", "d:1"})
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
-	s.Handed("b:1", three.Fingerprint())
+	s.HandoverDone("b:1", three.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
-	s.Handed("b:1", four.Fingerprint())
-	s.Handed("c:1", four.Fingerprint())
+	s.HandoverDone("b:1", four.Fingerprint())
+	s.HandoverDone("c:1", four.Fingerprint())
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	if p := s.View().Former(moved(t, four, "d:1", three, "a:1")); p == nil || p.Name() != "d:1" {
 		t.Errorf("asked is %v", p)
@@ -113,20 +112,20 @@ func TestHandedForAnEarlierRing(t *testing.T) {
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
 	for name, p := range s.View().peers {
-		if p.handed.Load() != nil {
+		if p.handoverRing.Load() != nil {
 			t.Errorf("%s is said to have handed over everything, which was for an earlier ring", name)
 		}
 	}
 	s.Update("a:1", list("a:1", "b:1", "c:1", "d:1"))
-	s.Handed("b:1", three.Fingerprint()) // it has heard of the next change before this node has
+	s.HandoverDone("b:1", three.Fingerprint()) // it has heard of the next change before this node has
 	s.Update("a:1", list("a:1", "b:1", "c:1"))
-	if !s.View().peer("b:1").hasHanded(three.Fingerprint()) {
+	if !s.View().peer("b:1").handoverDone(three.Fingerprint()) {
 		t.Error("what came a little early is forgotten")
 	}
 }
 
-// TestOutsiderKnowsItsName has a node be listed no more, as happens before it is told to stop: it says by its name who calls,
-// and of what it owned that others count now.
+// TestOutsiderKnowsItsName has a node be listed no more, as happens before it is told to stop: its calls carry its
+// name, and other nodes own what it owned.
 func TestOutsiderKnowsItsName(t *testing.T) {
 	s := still(t)
 	three, two := ring.New([]string{"a:1", "b:1", "c:1"}), ring.New([]string{"b:1", "c:1"})
@@ -141,7 +140,7 @@ func TestOutsiderKnowsItsName(t *testing.T) {
 	}
 }
 
-// TestHold has the list change while somebody counts by the present one: it does so afterwards.
+// TestHold has the list change while a check is counted by the present view: the change waits for it.
 func TestHold(t *testing.T) {
 	s := still(t)
 	s.Update("a:1", list("a:1", "b:1"))
@@ -151,7 +150,7 @@ func TestHold(t *testing.T) {
 		s.Update("a:1", list("a:1"))
 		close(changed)
 	}()
-	for s.holding.TryRLock() { // until somebody waits for it
+	for s.holding.TryRLock() { // until the change waits for it
 		s.holding.RUnlock()
 		select {
 		case <-changed:
@@ -169,15 +168,16 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestLost: a node has lost something when others have come, or it leaves, however short it owned that; not when others go.
-func TestLost(t *testing.T) {
+// TestTakeOwnershipLoss: a node has lost something when others have come, or it leaves, however short it owned that;
+// not when others go.
+func TestTakeOwnershipLoss(t *testing.T) {
 	s := still(t)
 	expect := func(what string, want bool) {
 		t.Helper()
-		if got := s.Lost(); got != want {
+		if got := s.TakeOwnershipLoss(); got != want {
 			t.Errorf("%s: %v", what, got)
 		}
-		if s.Lost() {
+		if s.TakeOwnershipLoss() {
 			t.Errorf("%s: twice", what)
 		}
 	}
@@ -195,25 +195,25 @@ func TestLost(t *testing.T) {
 	expect("leaving", true)
 }
 
-// TestLateMessageOfAFormerLife: what a process said before it was replaced changes nothing any more.
-func TestLateMessageOfAFormerLife(t *testing.T) {
+// TestLateMessageOfAFormerIncarnation: what a process said before it was replaced changes nothing any more.
+func TestLateMessageOfAFormerIncarnation(t *testing.T) {
 	s := still(t)
 	s.Update("a:1", list("a:1", "b:1"))
-	say := func(start string, leaving bool) {
+	observe := func(incarnation string, leaving bool) {
 		h := http.Header{}
-		h.Set(HeaderStart, start)
+		h.Set(HeaderStart, incarnation)
 		if leaving {
 			h.Set(HeaderLeaving, "1")
 		}
-		s.Heard("b:1", h)
+		s.Observe("b:1", h)
 	}
-	say("1", false)
-	say("2", false)
-	lost := s.lost.Get()
-	say("1", true)
-	say("1", false)
-	say("2", false)
-	if n := s.View().Nodes(); n != 2 || s.lost.Get() != lost {
-		t.Errorf("%d nodes; %d restarts are counted, want %d", n, s.lost.Get(), lost)
+	observe("1", false)
+	observe("2", false)
+	restarts := s.abruptRestarts.Get()
+	observe("1", true)
+	observe("1", false)
+	observe("2", false)
+	if n := s.View().Nodes(); n != 2 || s.abruptRestarts.Get() != restarts {
+		t.Errorf("%d nodes; %d restarts are counted, want %d", n, s.abruptRestarts.Get(), restarts)
 	}
 }

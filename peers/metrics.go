@@ -7,7 +7,7 @@ import (
 	vm "github.com/VictoriaMetrics/metrics"
 )
 
-// stats are the metrics of one peer. They are in the Set's until the peer is dropped from the list.
+// stats are the metrics of one peer. They are among the Set's until the peer is dropped from the list.
 type stats struct {
 	names    []string
 	latency  *vm.PrometheusHistogram
@@ -16,10 +16,8 @@ type stats struct {
 	failures map[Failure]*vm.Counter
 }
 
-// Failures lists all failures.
+// Failures lists all failures. It must not be changed.
 var Failures = []Failure{ErrUnreachable, ErrBusy, ErrDown, ErrTimeout, ErrBroken, ErrRefused}
-
-var states = []string{"up", "failing", "down", "out"}
 
 func (p *Peer) newStats(set *vm.Set) {
 	s := &p.stats
@@ -37,9 +35,9 @@ func (p *Peer) newStats(set *vm.Set) {
 	for _, f := range Failures {
 		s.failures[f] = set.NewCounter(name("weir_peer_failed_items_total", fmt.Sprintf(",reason=%q", string(f))))
 	}
-	for _, state := range states {
+	for state := StateUp; state <= StateOut; state++ {
 		set.NewGauge(name("weir_peer_state", fmt.Sprintf(",state=%q", state)), func() float64 {
-			if now, _ := p.health.state(); now == state {
+			if p.health.state() == state {
 				return 1
 			}
 			return 0
@@ -47,7 +45,7 @@ func (p *Peer) newStats(set *vm.Set) {
 	}
 }
 
-// drop takes the metrics out of the Set's, so that nodes that come and go leave nothing behind.
+// drop removes the metrics from the Set's, so that nodes that come and go leave nothing behind.
 func (s *stats) drop(set *vm.Set) {
 	for _, name := range s.names {
 		set.UnregisterMetric(name)
@@ -61,11 +59,11 @@ func (s *stats) count(err error, items int) {
 	}
 }
 
-// newMetrics makes those that belong to no peer.
+// newMetrics makes the metrics that belong to no peer.
 func (s *Set) newMetrics() {
 	s.metrics = vm.NewSet()
-	s.mismatches = s.metrics.NewCounter("weir_ring_mismatches_total")
-	s.lost = s.metrics.NewCounter("weir_peer_restarts_without_handover_total")
+	s.mismatches.total = s.metrics.NewCounter("weir_ring_mismatches_total")
+	s.abruptRestarts = s.metrics.NewCounter("weir_peer_restarts_without_handover_total")
 	s.metrics.NewGauge("weir_ring_nodes", func() float64 {
 		if v := s.View(); v != nil {
 			return float64(v.Nodes())

@@ -17,7 +17,7 @@ type hasty struct {
 	memory map[*byte]bool // of those that it has read
 }
 
-// memoryOf says where a message is.
+// memoryOf returns where a message is.
 func memoryOf(b *body) (at *byte) {
 	b.WriteTo(writer(func(p []byte) { at = &p[0] }))
 	b.Seek(0, io.SeekStart)
@@ -39,10 +39,13 @@ func (h *hasty) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	h.bodies = append(h.bodies, io.MultiReader(bytes.NewReader(text), r.Body))
 	answer := limits.AppendResults(nil, []limits.Result{{Status: limits.StatusOK}})
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(answer))}, nil
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(answer)),
+	}, nil
 }
 
-// TestTextsAreUsedAgain: the memory of a message may become that of another once nobody reads it any more, and not before.
+// TestTextsAreUsedAgain: the memory of a message may become that of another once the message is not read any more, and
+// not before.
 func TestTextsAreUsedAgain(t *testing.T) {
 	for _, read := range []bool{false, true} {
 		transport := &hasty{read: read, memory: map[*byte]bool{}}

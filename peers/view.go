@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,7 +12,8 @@ import (
 	"weir/ring"
 )
 
-// A View is one list of nodes: the ring it makes, and the peers on it. But for the peers' health it never changes.
+// A View is one list of nodes: the ring of those that are present, and the peers on it. It never changes, but for the
+// peers' health.
 type View struct {
 	self   string // this node, if it is in the ring
 	name   string // this node, as it is listed, or was
@@ -19,30 +21,38 @@ type View struct {
 	peers  map[string]*Peer // all but this node
 	owners []*Peer          // by partition; nil is this node
 	header http.Header      // of calls
-	before *ring.Ring       // who owned what before; nil if nobody did
+	before *ring.Ring       // which owned before; nil if there was none
 	since  time.Time        // when that changed
 
-	formers []*Peer     // by partition: who owned before what this node owns now
-	owing   []*Peer     // all of them
-	settled atomic.Bool // they have nothing to give any more
+	formers         []*Peer     // by partition: the owner before of what this node owns now
+	pendingHandover []*Peer     // all of them
+	settled         atomic.Bool // they have nothing to give any more
 
 	mu       sync.Mutex         // guards standIns
 	standIns map[string][]*Peer // owners without some nodes, by their names
 }
 
-// Self gives this node's name; "" if it is an outsider.
-func (v *View) Self() string { return v.self }
+// Self returns this node's name; "" if it is an outsider, or v is nil.
+func (v *View) Self() string {
+	if v == nil {
+		return ""
+	}
+	return v.self
+}
 
-// Names gives the names of all nodes, sorted. They must not be changed.
+// Names returns the names of all nodes in the ring, sorted. They must not be changed.
 func (v *View) Names() []string { return v.ring.Nodes() }
 
-// Nodes gives the number of nodes in the list.
+// Nodes returns the number of nodes in the ring.
 func (v *View) Nodes() int { return len(v.ring.Nodes()) }
 
-// Fingerprint is that of the ring.
+// Fingerprint returns that of the ring.
 func (v *View) Fingerprint() string { return v.ring.Fingerprint() }
 
-// peer gives a peer by its name, nil if there is none. It works for no view, too.
+// Peer returns a listed node by its name: nil if there is none, or it is this node.
+func (v *View) Peer(name string) *Peer { return v.peer(name) }
+
+// peer returns a peer by its name, nil if there is none or v is nil.
 func (v *View) peer(name string) *Peer {
 	if v == nil {
 		return nil
@@ -50,55 +60,87 @@ func (v *View) peer(name string) *Peer {
 	return v.peers[name]
 }
 
-// lacks says whether p is not in the ring, though it may be listed.
+// lacks reports whether p is not in the ring, though it may be listed.
 func (v *View) lacks(p *Peer) bool { return !slices.Contains(v.Names(), p.name) }
 
-// Owner gives the owner of a limit (named by [limits.Request.AppendID]); nil is this node. While it is away, the stand-in
-// counts.
+// Owner returns the owner of a limit (named by [limits.Request.AppendID]); nil is this node. While it is away, the
+// stand-in counts.
 func (v *View) Owner(id []byte) *Peer { return v.owners[ring.Partition(id)] }
 
-// Former gives the peer that owned a limit of this node until the ring changed, if it may still have something to give: that
-// was a short time ago, and the peer hasn't said yet that it has handed over everything. nil if there is none.
-func (v *View) Former(id []byte) *Peer { return v.owes(ring.Partition(id)) }
+// Former returns the peer that owned a limit of this node until the ring changed. It is nil if that peer has nothing to
+// give any more: it has said that it has handed over everything, or the change was long ago.
+func (v *View) Former(id []byte) *Peer { return v.pendingFormer(ring.Partition(id)) }
 
-func (v *View) owes(partition int) *Peer {
+func (v *View) pendingFormer(partition int) *Peer {
 	if v.Settled() {
 		return nil
 	}
 	p := v.formers[partition]
-	if p == nil || p.hasHanded(v.Fingerprint()) {
+	if p == nil || p.handoverDone(v.Fingerprint()) {
 		return nil
 	}
 	return p
 }
 
-// Settled says whether nobody has anything to give to this node any more, for any limit.
+// Settled reports whether no peer has anything to give to this node any more, for any limit.
 func (v *View) Settled() bool {
 	if v.settled.Load() {
 		return true
 	}
-	owes := func(p *Peer) bool { return !p.hasHanded(v.Fingerprint()) }
-	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.owing, owes) {
+	pending := func(p *Peer) bool { return !p.handoverDone(v.Fingerprint()) }
+	if time.Since(v.since) < formerFor && slices.ContainsFunc(v.pendingHandover, pending) {
 		return false
 	}
 	v.settled.Store(true)
 	return true
 }
 
-// hasHanded says whether p has handed over everything that it isn't to have in a ring.
-func (p *Peer) hasHanded(ring string) bool {
-	handed := p.handed.Load()
-	return handed != nil && *handed == ring
+// handoverDone reports whether p has handed over everything that it isn't to have in a ring.
+func (p *Peer) handoverDone(ring string) bool {
+	done := p.handoverRing.Load()
+	return done != nil && *done == ring
 }
 
-// Peer gives a node by its name: nil if there is none, or it is this node.
-func (v *View) Peer(name string) *Peer { return v.peer(name) }
+// ringBefore returns the ring of the owners before the view changed to v; nil if there were none. For a node that has
+// just come that is the ring without it. If v is no change, the last one and its time go on to count.
+func (v *View) ringBefore(old *View) *ring.Ring {
+	switch {
+	case old == nil && v.self != "" && v.Nodes() > 1:
+		return v.ring.Without(v.self)
+	case old == nil:
+		return nil
+	case old.Fingerprint() == v.Fingerprint() && old.self == v.self:
+		v.since = old.since
+		return old.before
+	}
+	return old.ring
+}
 
-// StandIn gives who counts for a limit while its owner is away; nil is this node.
+// findFormers finds, by partition, the peer that owned before what this node owns now, also among those that are not
+// listed any more. It stays the one when the list changes again before it has handed over everything.
+func (v *View) findFormers(old *View, delisted map[string]*Peer) {
+	v.formers = make([]*Peer, ring.Partitions)
+	for p := range v.formers {
+		if v.before == nil || v.owners[p] != nil {
+			continue
+		}
+		var former *Peer
+		if name := v.before.Owner(p); name != v.name {
+			former = cmp.Or(v.peer(name), old.peer(name), delisted[name])
+		} else if old != nil {
+			former = old.pendingFormer(p)
+		}
+		if v.formers[p] = former; former != nil && !slices.Contains(v.pendingHandover, former) {
+			v.pendingHandover = append(v.pendingHandover, former)
+		}
+	}
+}
+
+// StandIn returns the node that counts for a limit while its owner is away; nil is this node.
 func (v *View) StandIn(id []byte, owner *Peer) *Peer { return v.standIn(ring.Partition(id), owner) }
 
-// standIn gives the owner in the ring without all that are away. So only the limits of those that are away move. An
-// outsider counts when nobody else is left.
+// standIn returns the owner in the ring without all nodes that are away. So only the limits of those move. An outsider
+// counts when there is no node left.
 func (v *View) standIn(partition int, owner *Peer) *Peer {
 	away := v.away(owner)
 	if len(away) == v.Nodes() {
@@ -107,11 +149,11 @@ func (v *View) standIn(partition int, owner *Peer) *Peer {
 	return v.without(away)[partition]
 }
 
-// away gives the names of all peers that are away, sorted, and of one that is taken to be.
+// away returns the names of all peers that are away, sorted, and of one that is taken to be.
 func (v *View) away(one *Peer) []string {
 	names := []string{one.name}
 	for name, p := range v.peers {
-		if p != one && p.health.away.Load() && p.left.Load() == 0 {
+		if p != one && p.Away() && !p.hasLeft() {
 			names = append(names, name)
 		}
 	}
@@ -119,7 +161,7 @@ func (v *View) away(one *Peer) []string {
 	return names
 }
 
-// without gives the owners by partition in the ring without some nodes, sorted, which this node is not one of.
+// without returns the owners by partition in the ring without some nodes, sorted, which this node is not one of.
 func (v *View) without(names []string) []*Peer {
 	key := strings.Join(names, ",")
 	v.mu.Lock()
@@ -135,10 +177,10 @@ func (v *View) without(names []string) []*Peer {
 	return v.standIns[key]
 }
 
-// maxStandIns bounds the rings kept for outages: one at a time is in use, and those that it comes from and goes to.
+// maxStandIns bounds the rings kept for outages: the one in use, and some that an outage comes from or goes to.
 const maxStandIns = 8
 
-// owned gives the owners of a ring by partition.
+// owned returns the owners of a ring by partition.
 func (v *View) owned(r *ring.Ring) []*Peer {
 	owners := make([]*Peer, ring.Partitions)
 	for p := range owners {
@@ -151,45 +193,47 @@ func (v *View) owned(r *ring.Ring) []*Peer {
 type Status struct {
 	Name     string             `json:"name"`
 	Self     bool               `json:"self,omitzero"`
-	State    string             `json:"state"`                  // up, failing, down (not asked for the moment), out (others stand in) or left (others have taken over)
+	State    PeerState          `json:"state"`
 	Since    int64              `json:"failing_since,omitzero"` // Unix milliseconds
 	Share    float64            `json:"share"`                  // of all keys, by the ring
 	Ring     string             `json:"ring,omitzero"`          // the fingerprint that it last sent
-	StandIns map[string]float64 `json:"stand_ins,omitzero"`     // who counts for it while it is out, and for what part of its keys
+	StandIns map[string]float64 `json:"stand_ins,omitzero"`     // by stand-in while it is away: the part of its keys
 }
 
-// Status gives all nodes, sorted by name.
+// Status returns all listed nodes, sorted by name.
 func (v *View) Status() []Status {
 	shares := v.ring.Shares()
 	list := make([]Status, len(shares))
 	for i, name := range v.ring.Nodes() {
-		list[i] = Status{Name: name, Share: shares[i], Self: name == v.self, State: "up"}
+		list[i] = Status{Name: name, Share: shares[i], Self: name == v.self}
 		if p := v.peers[name]; p != nil {
-			p.status(&list[i])
-			if p.health.away.Load() {
-				list[i].StandIns = v.standInShares(p)
-			}
+			v.describe(p, &list[i])
 		}
 	}
 	for name, p := range v.peers {
-		if p.left.Load() != 0 {
-			list = append(list, Status{Name: name, State: "left"})
+		if p.hasLeft() {
+			list = append(list, Status{Name: name, State: StateLeft})
 		}
 	}
 	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
-func (p *Peer) status(s *Status) {
+// describe fills in what is known of a peer in the ring.
+func (v *View) describe(p *Peer, s *Status) {
 	var since time.Time
-	if s.State, since = p.health.state(); !since.IsZero() {
+	if s.State, since = p.health.status(); !since.IsZero() {
 		s.Since = since.UnixMilli()
 	}
-	if heard := p.heard.Load(); heard != nil {
-		s.Ring = *heard
+	if ring := p.lastRing.Load(); ring != nil {
+		s.Ring = *ring
+	}
+	if p.Away() {
+		s.StandIns = v.standInShares(p)
 	}
 }
 
+// standInShares returns, by their names, the nodes that count for p while it is away, and for which part of its keys.
 func (v *View) standInShares(p *Peer) map[string]float64 {
 	counts, all := map[string]float64{}, 0.
 	for partition, owner := range v.owners {

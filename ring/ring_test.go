@@ -15,8 +15,8 @@ func nodes(n int) []string {
 	return names
 }
 
-// TestGolden pins owners and fingerprints: a change of these moves nearly all keys of all clusters while they are upgraded,
-// and must not come unseen.
+// TestGolden pins owners and fingerprints: a change of these moves nearly all keys of all clusters while they are
+// upgraded, and must not come unseen.
 func TestGolden(t *testing.T) {
 	r := New(nodes(5))
 	for key, want := range golden {
@@ -35,7 +35,8 @@ func TestOrderBlanksAndDuplicatesDontMatter(t *testing.T) {
 	for range 20 {
 		odd := append(slices.Clone(names), "", names[3], "")
 		rand.Shuffle(len(odd), func(i, j int) { odd[i], odd[j] = odd[j], odd[i] })
-		if got := New(odd); got.owners != want.owners || got.Fingerprint() != want.Fingerprint() || !slices.Equal(got.Nodes(), want.Nodes()) {
+		got := New(odd)
+		if got.owners != want.owners || got.Fingerprint() != want.Fingerprint() || !slices.Equal(got.Nodes(), want.Nodes()) {
 			t.Fatalf("%v makes another ring", odd)
 		}
 	}
@@ -44,7 +45,7 @@ func TestOrderBlanksAndDuplicatesDontMatter(t *testing.T) {
 	}
 }
 
-func TestWithoutGivesAStandIn(t *testing.T) {
+func TestOwnersWithoutANode(t *testing.T) {
 	r := New(nodes(5))
 	gone := r.Nodes()[2]
 	less := r.Without(gone)
@@ -67,7 +68,7 @@ func TestWithoutGivesAStandIn(t *testing.T) {
 	}
 }
 
-// TestSpread counts who owns keys that look as keys do: with running numbers, on hosts with nearly the same name.
+// TestSpread counts the owners of keys that look as keys do: with running numbers, on hosts with nearly the same name.
 func TestSpread(t *testing.T) {
 	kinds := map[string]func(int) string{
 		"numbers":  func(i int) string { return fmt.Sprintf("\x08requestsaccount:%d", 10_000+i) },
@@ -164,7 +165,14 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-var golden = map[string]string{"": "10.0.0.5:8080", "k": "10.0.0.1:8080", "\x04mailaccount=123": "10.0.0.3:8080", "\x04mailaccount=124": "10.0.0.1:8080", "\x08requestsaccount:10000": "10.0.0.4:8080", "\x01ключ": "10.0.0.2:8080",
-	"\x10requests_per_sectenant-7f3a9c04:user-session-id000000001": "10.0.0.4:8080"}
+var golden = map[string]string{
+	"":                          "10.0.0.5:8080",
+	"k":                         "10.0.0.1:8080",
+	"\x04mailaccount=123":       "10.0.0.3:8080",
+	"\x04mailaccount=124":       "10.0.0.1:8080",
+	"\x08requestsaccount:10000": "10.0.0.4:8080",
+	"\x01ключ":                  "10.0.0.2:8080",
+	"\x10requests_per_sectenant-7f3a9c04:user-session-id000000001": "10.0.0.4:8080",
+}
 
 const goldenFingerprint = "4711695e30736817"

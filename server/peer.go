@@ -39,13 +39,13 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 
 // greet notes what a peer says of itself, and says the same of this node.
 func (s *Server) greet(w http.ResponseWriter, r *http.Request) {
-	s.peers.Heard(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
+	s.peers.Observe(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
 	s.introduce(w)
 }
 
 func (s *Server) introduce(w http.ResponseWriter) {
 	if s.peers.View() != nil {
-		s.peers.Introduce(w.Header())
+		s.peers.SetHeaders(w.Header())
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Server) askOthers(ctx context.Context, x *exchange) {
 			if g.kind == former {
 				s.takeOver(ctx, x.requests, g)
 			} else {
-				g.peer.Listen(ctx)
+				g.peer.Ping(ctx)
 			}
 		})
 	}
@@ -218,7 +218,7 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 			s.fail(w, r, http.StatusForbidden, "peer", "this node has no peers")
 		case !s.isPeer(r):
 			s.loud.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(peers.HeaderFrom)).
-				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("somebody who is no peer called as one")
+				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("a caller that is no peer called as one")
 			s.fail(w, r, http.StatusUnauthorized, "peer", "only nodes of the cluster may call this, with its secret or certificate")
 		default:
 			next(w, r)

@@ -20,8 +20,8 @@ import (
 	"weir/server"
 )
 
-// A cluster is some nodes in this process, over real sockets, that have one clock, and wires between them that a test can
-// cut.
+// A cluster is some nodes in this process, over real sockets, that have one clock, and wires between them that a test
+// can cut.
 type cluster struct {
 	nodes []*node
 	clock *clock
@@ -65,7 +65,7 @@ func (c *cluster) letGo(t *testing.T) {
 	})
 }
 
-// add starts a node that knows nobody yet.
+// add starts a node that knows no other yet.
 func (c *cluster) add(t *testing.T, settings ...setting) *node {
 	t.Helper()
 	n := c.serve(t, listen(t), settings...)
@@ -98,7 +98,7 @@ func (c *cluster) serve(t *testing.T, ln net.Listener, settings ...setting) *nod
 	return serve(t, ln, &node{clock: c.clock}, so)
 }
 
-// tellAll gives all nodes the list of all nodes.
+// tellAll tells all nodes the list of all nodes.
 func (c *cluster) tellAll() {
 	list := c.members()
 	for _, n := range c.nodes {
@@ -114,7 +114,7 @@ func (c *cluster) members() (list []peers.Member) {
 	return list
 }
 
-// owner gives the node that owns a key of name "test", and another one.
+// owner returns the node that owns a key of name "test", and another one.
 func (c *cluster) owner(key string) (owner, other *node) {
 	r := limits.Request{Name: "test", UniqueKey: key}
 	name := c.nodes[0].name
@@ -131,7 +131,7 @@ func (c *cluster) owner(key string) (owner, other *node) {
 	return owner, other
 }
 
-// keysOf gives some keys that n owns.
+// keysOf returns some keys that n owns.
 func (c *cluster) keysOf(n *node, count int) (keys []string) {
 	for i := 0; len(keys) < count; i++ {
 		key := fmt.Sprint("key-", i)
@@ -160,8 +160,8 @@ type wireState int
 
 const (
 	whole     wireState = iota
-	cut                 // nobody can connect
-	ringing             // nobody can connect, which turns out when the wire changes
+	cut                 // connections are refused
+	ringing             // connections are refused, which turns out when the wire changes
 	silent              // requests arrive, answers never do
 	slow                // connected, but nothing gets through until the wire is whole again
 	garbled             // what comes back is no answer
@@ -173,7 +173,7 @@ const (
 // wires are the ways between nodes. It is safe for concurrent use.
 type wires struct {
 	mu      sync.Mutex
-	states  map[[2]string]wireState // by who calls and who is called; guarded by mu
+	states  map[[2]string]wireState // by caller and called node; guarded by mu
 	calls   int                     // guarded by mu
 	changed chan struct{}           // closed with the next change; guarded by mu
 }
@@ -356,7 +356,8 @@ func TestForwardedAnswersAreTheOwners(t *testing.T) {
 		{"hits", 0, "limit", 0},
 		{"hits", 0, "duration", 2, "behavior", "DURATION_IS_GREGORIAN", "time_zone", "Asia/Kathmandu"},
 		{"hits", -3},
-		{"hits", 5, "algorithm", "SLIDING_WINDOW", "behavior", []string{"DRAIN_OVER_LIMIT", "NO_BATCHING"}, "limit", 4, "duration", 1},
+		{"hits", 5, "algorithm", "SLIDING_WINDOW", "behavior", []string{"DRAIN_OVER_LIMIT", "NO_BATCHING"},
+			"limit", 4, "duration", 1},
 		{"limit", int64(math.MaxInt64), "hits", 0},
 	} {
 		here, there := owner.check(t, item("k", members...))[0], other.check(t, item("k", members...))[0]
@@ -370,11 +371,12 @@ func TestForwardedAnswersAreTheOwners(t *testing.T) {
 }
 
 func describe(r result) string {
-	return fmt.Sprintln(r.Status, show(r.Limit), show(r.Remaining), show(r.ResetTime), show(r.RetryAfter), r.Error, r.Metadata)
+	return fmt.Sprintln(r.Status, show(r.Limit), show(r.Remaining), show(r.ResetTime), show(r.RetryAfter),
+		r.Error, r.Metadata)
 }
 
-// TestManyItemsComeBackInOrder gives each item a limit of its own, by which its result is known again; also with a node
-// that is away, for whose items another one answers.
+// TestManyItemsComeBackInOrder sends items each of a limit of its own, by which the result is known again; also with a
+// node that is away, for whose items another one answers.
 func TestManyItemsComeBackInOrder(t *testing.T) {
 	c := startCluster(t, 3)
 	for _, state := range []wireState{whole, cut} {
@@ -393,7 +395,7 @@ func TestManyItemsComeBackInOrder(t *testing.T) {
 			case r.Status != "OK" || *r.Limit != int64(1000+i) || *r.Remaining != int64(999+i):
 				t.Errorf("item %d: %s", i, describe(r))
 			case state == cut && r.Metadata["owner"] == c.nodes[2].name:
-				t.Errorf("item %d was counted by a node that nobody reaches", i)
+				t.Errorf("item %d was counted by a node that can't be reached", i)
 			}
 		}
 	}
@@ -425,7 +427,8 @@ func TestItemsForOnePeerTravelTogether(t *testing.T) {
 	}
 }
 
-// TestPeersNeverForward gives two nodes lists in which each believes the other to own everything: checks must not go round.
+// TestPeersNeverForward tells two nodes lists by which each believes the other to own everything: checks must not go
+// round.
 func TestPeersNeverForward(t *testing.T) {
 	c := startCluster(t, 3)
 	a, b := c.nodes[0], c.nodes[1]
@@ -440,12 +443,12 @@ func TestPeersNeverForward(t *testing.T) {
 	}
 	status := metrics(t, b)
 	if status["weir_ring_mismatches_total"] == 0 {
-		t.Error("nobody noticed that the lists differ")
+		t.Error("no node noticed that the lists differ")
 	}
 }
 
-// TestAnOutsiderForwards takes a node off the list that it gets itself, as happens to one that is about to stop: what it is
-// asked is still counted by the owners, so nobody gets a second budget.
+// TestAnOutsiderForwards takes a node off the list that it gets itself, as happens to one that is about to stop: the
+// owners still count what it is asked, so no limit gets a second budget.
 func TestAnOutsiderForwards(t *testing.T) {
 	c := startCluster(t, 3)
 	outsider := c.nodes[2]
@@ -472,14 +475,14 @@ func TestAnOutsiderForwards(t *testing.T) {
 	if resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("an outsider's /readyz is %d", resp.StatusCode)
 	}
-	// With nobody left to ask it counts by itself, and says so.
+	// With no node left to ask it counts by itself, and its answers show that.
 	for _, n := range c.nodes[:2] {
 		c.wires.set(outsider, n, cut)
 	}
 	for i := range 10 {
 		r := outsider.check(t, item(fmt.Sprint("alone-", i)))[0]
 		if r.Status != "OK" || r.Metadata["degraded"] == "" || r.Metadata["owner"] != outsider.name {
-			t.Errorf("with nobody left: %s", describe(r))
+			t.Errorf("with no node left: %s", describe(r))
 		}
 	}
 }

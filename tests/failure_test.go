@@ -23,8 +23,8 @@ import (
 	"weir/server"
 )
 
-// An air is a network without sockets: a request goes straight to the handler of the node that it is for. It is safe for
-// concurrent use.
+// An air is a network without sockets: a request goes straight to the handler of the node that it is for. It is safe
+// for concurrent use.
 type air struct{ nodes sync.Map }
 
 func (a *air) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -46,8 +46,8 @@ func (a *air) RoundTrip(r *http.Request) (*http.Response, error) {
 	return out.Result(), nil
 }
 
-// startAir starts a cluster without sockets, of nodes a:1, b:1 and so on. It is for bubbles, whose time it has: there an
-// outage of seconds costs none, and lengths of time are exact.
+// startAir starts a cluster without sockets, of nodes a:1, b:1 and so on. It is for bubbles, whose time it has: there
+// an outage of seconds costs none, and lengths of time are exact.
 func startAir(t *testing.T, n int, settings ...setting) *cluster {
 	t.Helper()
 	c := &cluster{}
@@ -63,7 +63,7 @@ func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
 	}
 	c.tellAll()
 	c.settle(t)
-	t.Cleanup(func() { <-time.After(2 * time.Hour) }) // calls that nobody waits for any more end by themselves
+	t.Cleanup(func() { <-time.After(2 * time.Hour) }) // abandoned calls end by themselves
 	c.letGo(t)
 }
 
@@ -79,23 +79,29 @@ func (c *cluster) newInAir(i int, settings ...setting) *node {
 	}
 	so.Peers = peers.New(po)
 	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01, Size: c.room})
-	n := &node{name: name, url: "http://" + name, peers: so.Peers, global: so.Global, server: server.New(so), client: &http.Client{Transport: c.air}}
+	n := &node{
+		name: name, url: "http://" + name, peers: so.Peers, global: so.Global, server: server.New(so),
+		client: &http.Client{Transport: c.air},
+	}
 	c.air.nodes.Store(name, n)
 	return n
 }
 
 // The words that metadata.degraded may hold.
-var degradedWords = []string{"owner_unreachable", "owner_busy", "owner_down", "owner_timeout", "owner_broken", "owner_refused",
-	"owner_out", "owner_silent", "not_ready"}
+var degradedWords = []string{
+	"owner_unreachable", "owner_busy", "owner_down", "owner_timeout", "owner_broken", "owner_refused",
+	"owner_out", "owner_silent", "not_ready",
+}
 
-// by gives a policy to all nodes.
+// by sets the policy of all nodes.
 func by(policy server.Policy) setting {
 	return func(_ int, _ *peers.Options, s *server.Options) { s.Policy = policy }
 }
 
 var policies = []server.Policy{server.PolicyLocal, server.PolicyOpen, server.PolicyClosed}
 
-// byPolicy is the exact answer of n to a hit that nobody could count: by a policy, in a bubble, and for a fresh limit.
+// byPolicy returns the exact answer of n to a hit that no node could count: by a policy, in a bubble, and for a fresh
+// limit.
 func byPolicy(policy server.Policy, n *node, degraded string) string {
 	at := func(d time.Duration) *int64 {
 		ms := time.Now().Add(d).UnixMilli()
@@ -109,13 +115,14 @@ func byPolicy(policy server.Policy, n *node, degraded string) string {
 	case server.PolicyOpen:
 		r.Remaining, r.ResetTime = new(int64(10)), at(time.Millisecond)
 	case server.PolicyClosed:
-		r.Status, r.Remaining, r.ResetTime, r.RetryAfter = "OVER_LIMIT", new(int64(0)), at(301*time.Millisecond), new(int64(300))
+		r.Status, r.Remaining = "OVER_LIMIT", new(int64(0))
+		r.ResetTime, r.RetryAfter = at(301*time.Millisecond), new(int64(300))
 	}
 	return describe(r)
 }
 
-// TestSixtyItems sends 60 items over three nodes, one of which is bad in some way. Those of the others are answered as ever;
-// its own by the policy, to the letter, and with the reason; and nobody waits longer than for one timeout.
+// TestSixtyItems sends 60 items over three nodes, one of which is bad in some way. Those of the others are answered as
+// ever; its own by the policy, to the letter, and with the reason; and no wait is longer than one timeout.
 func TestSixtyItems(t *testing.T) {
 	for _, bad := range []struct {
 		name     string
@@ -145,7 +152,8 @@ func TestSixtyItems(t *testing.T) {
 							if got, want := describe(r), byPolicy(policy, c.nodes[0], bad.degraded); got != want {
 								t.Errorf("item %d\ngot  %swant %s", i, got, want)
 							}
-						} else if r.Status != "OK" || *r.Remaining != 9 || fmt.Sprint(r.Metadata) != fmt.Sprintf("map[owner:%s]", owners[i].name) {
+						} else if r.Status != "OK" || *r.Remaining != 9 ||
+							fmt.Sprint(r.Metadata) != fmt.Sprintf("map[owner:%s]", owners[i].name) {
 							t.Errorf("item %d, of %s: %s", i, owners[i].name, describe(r))
 						}
 					}
@@ -155,7 +163,7 @@ func TestSixtyItems(t *testing.T) {
 	}
 }
 
-// mixedKeys gives some keys of each node, mixed, and whose they are.
+// mixedKeys returns some keys of each node, mixed, and their owners.
 func (c *cluster) mixedKeys(each int) (keys []string, owners []*node) {
 	var of [][]string
 	for _, n := range c.nodes {
@@ -179,14 +187,14 @@ func (n *node) checkKeys(t *testing.T, keys []string, members ...any) []result {
 	return n.check(t, items...)
 }
 
-// TestSixtyItemsWithAStranger does so over sockets, where the third of the list is no node at all.
+// TestSixtyItemsWithAStranger sends 60 items over sockets, where the third of the list is no node at all.
 func TestSixtyItemsWithAStranger(t *testing.T) {
 	for _, stranger := range []struct {
 		name     string
 		talk     func(net.Conn)
 		degraded []string
 	}{
-		{"nobody", nil, []string{"owner_unreachable"}},
+		{"no listener", nil, []string{"owner_unreachable"}},
 		{"silent", func(c net.Conn) { io.Copy(io.Discard, c) }, []string{"owner_timeout"}},
 		{"closes at once", func(net.Conn) {}, []string{"owner_broken", "owner_unreachable"}},
 		{"garbage", func(c net.Conn) {
@@ -242,8 +250,8 @@ func TestSixtyItemsWithAStranger(t *testing.T) {
 	}
 }
 
-// TestLocalCountsTheLimitOnce has two nodes count for a third by themselves: each lets through what the limit allows, and no
-// more.
+// TestLocalCountsTheLimitOnce has two nodes count for a third by themselves: each lets through what the limit allows,
+// and no more.
 func TestLocalCountsTheLimitOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 3)
@@ -262,8 +270,8 @@ func TestLocalCountsTheLimitOnce(t *testing.T) {
 	})
 }
 
-// TestOutage follows a limit through an outage of its owner, as two other nodes see it: the first calls pay for the silence,
-// then each node counts by itself, then one of them for both, and in the end the owner again.
+// TestOutage follows a limit through an outage of its owner, as two other nodes see it: the first calls pay for the
+// silence, then each node counts by itself, then one of them for both, and in the end the owner again.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 3)
@@ -291,12 +299,13 @@ func TestOutage(t *testing.T) {
 		began := time.Now()
 		for _, n := range []*node{a, b} {
 			for i := range 3 {
-				if r, took := ask(n); r.Metadata["degraded"] != "owner_timeout" || took != 500*time.Millisecond || r.Metadata["owner"] != n.name {
+				r, took := ask(n)
+				if r.Metadata["degraded"] != "owner_timeout" || took != 500*time.Millisecond || r.Metadata["owner"] != n.name {
 					t.Errorf("call %d at %s: %s, after %v", i, n.name, describe(r), took)
 				}
 			}
 		}
-		// Both know by now, and nobody waits any more. Until 3 s after the first failure of each it counts by itself.
+		// Both know by now, and no check waits any more. Until 3 s after the first failure of each it counts by itself.
 		for _, n := range []*node{a, b} {
 			first := began.Add(500 * time.Millisecond)
 			if n == b {
@@ -310,7 +319,7 @@ func TestOutage(t *testing.T) {
 				if r.Metadata["degraded"] == "owner_out" {
 					// It is noticed with a probe that fails: they come every 375 ms at most, and take 500 ms.
 					if since := time.Since(first); since < 3*time.Second || since > 4*time.Second {
-						t.Errorf("%s says that it is out after %v", n.name, since)
+						t.Errorf("%s counts it as out after %v", n.name, since)
 					}
 					break
 				}
@@ -333,15 +342,16 @@ func TestOutage(t *testing.T) {
 		c.isolate(bad, whole)
 		<-time.After(2 * time.Second)
 		for i, n := range []*node{a, b} {
-			if r, took := ask(n); r.Metadata["owner"] != bad.name || r.Metadata["degraded"] != "" || *r.Remaining != 998-int64(i) || took != 0 {
+			r, took := ask(n)
+			if r.Metadata["owner"] != bad.name || r.Metadata["degraded"] != "" || *r.Remaining != 998-int64(i) || took != 0 {
 				t.Errorf("back, at %s: %s", n.name, describe(r))
 			}
 		}
 	})
 }
 
-// TestDeadNode has a node that nobody reaches. Its limits, and only those, go to stand-ins, on which all agree, whatever the
-// policy; and they return when it does.
+// TestDeadNode has a node that can't be reached. Its limits, and only those, go to stand-ins, on which all agree,
+// whatever the policy; and they return when it does.
 func TestDeadNode(t *testing.T) {
 	for _, policy := range policies {
 		synctest.Test(t, func(t *testing.T) {
@@ -407,7 +417,8 @@ func TestOneTimeoutForAll(t *testing.T) {
 		keys, owners := c.mixedKeys(10)
 		start := time.Now()
 		for i, r := range c.nodes[0].checkKeys(t, keys) {
-			if bad := slices.Contains(c.nodes[1:4], owners[i]); r.Status != "OK" || bad != (r.Metadata["degraded"] == "owner_timeout") {
+			bad := slices.Contains(c.nodes[1:4], owners[i])
+			if r.Status != "OK" || bad != (r.Metadata["degraded"] == "owner_timeout") {
 				t.Errorf("item %d: %s", i, describe(r))
 			}
 		}
@@ -417,8 +428,8 @@ func TestOneTimeoutForAll(t *testing.T) {
 	})
 }
 
-// TestNobodyElseWaits gives a silent node an hour to answer: who asks for nothing of it doesn't notice.
-func TestNobodyElseWaits(t *testing.T) {
+// TestNoOtherCallerWaits lets a silent node take an hour to answer: callers that ask for nothing of it don't notice.
+func TestNoOtherCallerWaits(t *testing.T) {
 	for _, behavior := range []string{"BATCHING", "NO_BATCHING"} {
 		synctest.Test(t, func(t *testing.T) {
 			c := startAir(t, 3, patient)
@@ -434,12 +445,13 @@ func TestNobodyElseWaits(t *testing.T) {
 					}
 				}
 				if took := time.Since(start); took != time.Hour {
-					t.Errorf("who asks for it waits for %v", took)
+					t.Errorf("a caller that asks for it waits for %v", took)
 				}
 			})
 			synctest.Wait()
 			for _, n := range c.nodes[:2] {
-				for _, r := range n.checkKeys(t, append(c.keysOf(c.nodes[0], 10), c.keysOf(c.nodes[1], 10)...), "behavior", behavior) {
+				keys := append(c.keysOf(c.nodes[0], 10), c.keysOf(c.nodes[1], 10)...)
+				for _, r := range n.checkKeys(t, keys, "behavior", behavior) {
 					if r.Status != "OK" || r.Metadata["degraded"] != "" {
 						t.Error(describe(r))
 					}
@@ -484,8 +496,8 @@ func (n *node) hit(ctx context.Context, key string) <-chan string {
 	return status
 }
 
-// TestCallerHangsUp has callers go while their items wait for company, and while they are on their way. Those that travel
-// with them don't notice. What had not left is counted nowhere, what had left once, and under its own key.
+// TestCallerHangsUp has callers go while their items wait for company, and while they are on their way. Those that
+// travel with them don't notice. What had not left is counted nowhere, what had left once, and under its own key.
 func TestCallerHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 2, patient)
@@ -526,14 +538,14 @@ func TestCallerHangsUp(t *testing.T) {
 		}
 		for name, n := range metrics(t, a) {
 			if strings.HasPrefix(name, "weir_degraded_checks_total") && n != 0 {
-				t.Errorf("%s %v: nobody waited for an answer", name, n)
+				t.Errorf("%s %v: no caller waited for an answer", name, n)
 			}
 		}
 	})
 }
 
-// TestTooManyWait has 5,000 callers come at once, each with four items of a frozen node. As many as may wait do, until the
-// timeout; the others get an answer at once. In the end nothing is left, or the bubble would not end.
+// TestTooManyWait has 5,000 callers come at once, each with four items of a frozen node. As many as may wait do, until
+// the timeout; the others get an answer at once. In the end nothing is left, or the bubble would not end.
 func TestTooManyWait(t *testing.T) {
 	for _, test := range []struct {
 		behavior    string
@@ -555,7 +567,8 @@ func TestTooManyWait(t *testing.T) {
 					results := a.checkKeys(t, keys, "behavior", test.behavior)
 					took := time.Since(start)
 					for _, r := range results {
-						if r.Status != "OVER_LIMIT" || *r.Remaining != 0 || *r.RetryAfter == 0 || !slices.Contains(degradedWords, r.Metadata["degraded"]) {
+						if r.Status != "OVER_LIMIT" || *r.Remaining != 0 || *r.RetryAfter == 0 ||
+							!slices.Contains(degradedWords, r.Metadata["degraded"]) {
 							t.Errorf("after %v: %s", took, describe(r))
 						}
 					}
@@ -575,8 +588,8 @@ func TestTooManyWait(t *testing.T) {
 	}
 }
 
-// TestRejectedItems has a node that doesn't understand what it is sent, as one of another version might. That is said of the
-// items, and not held against the node.
+// TestRejectedItems has a node that doesn't understand what it is sent, as one of another version might. That is told
+// of the items, and not held against the node.
 func TestRejectedItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 3)
@@ -589,7 +602,8 @@ func TestRejectedItems(t *testing.T) {
 					if r.Status != "OK" || r.Metadata["degraded"] != "" {
 						t.Errorf("item %d: %s", i, describe(r))
 					}
-				case r.Status != "ERROR" || !strings.Contains(r.Error, "the test says so") || r.Metadata["degraded"] != "" || r.Limit != nil:
+				case r.Status != "ERROR" || !strings.Contains(r.Error, "the test says so") ||
+					r.Metadata["degraded"] != "" || r.Limit != nil:
 					t.Errorf("item %d: %s", i, describe(r))
 				}
 			}
@@ -600,7 +614,7 @@ func TestRejectedItems(t *testing.T) {
 	})
 }
 
-// stateOf gives the state of another node as n shows it.
+// stateOf returns the state of another node as n shows it.
 func (n *node) stateOf(t *testing.T, other *node) string {
 	t.Helper()
 	for _, status := range n.cluster(t).Nodes {
@@ -642,7 +656,7 @@ func (n *node) cluster(t *testing.T) (view clusterView) {
 	return view
 }
 
-// TestLastNode has all nodes but one go: that counts for all, whatever the policy.
+// TestLastNode has all nodes but one go: that one counts for all, whatever the policy.
 func TestLastNode(t *testing.T) {
 	for _, policy := range policies {
 		synctest.Test(t, func(t *testing.T) {
@@ -678,7 +692,8 @@ func TestPeerAnswer(t *testing.T) {
 			{"name":"n","unique_key":"k3","limit":5,"duration":1000,"algorithm":"OF_A_NEWER_VERSION"},
 			{"name":"n","unique_key":"k4","limit":5,"duration":1000,"behavior":1073741824}
 		],"and":null}`
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.nodes[0].url+"/v1/peer/batch", strings.NewReader(message))
+		url := c.nodes[0].url + "/v1/peer/batch"
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -690,7 +705,7 @@ func TestPeerAnswer(t *testing.T) {
 		var text strings.Builder
 		fmt.Fprintln(&text, resp.Status)
 		if resp.Header.Get(peers.HeaderStart) == "" {
-			t.Error("the answer doesn't say which process gives it")
+			t.Error("the answer doesn't name the process that sends it")
 		}
 		resp.Header.Set(peers.HeaderStart, "7") // another one each time
 		resp.Header.Write(&text)                // sorted
@@ -705,9 +720,11 @@ Weir-Start: 7
 {"rate_limits":[` +
 			`{"status":"OK","limit":10,"remaining":9,"reset_time":946684860000,"metadata":{}},` +
 			`{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":946684860000,"retry_after":60000,"metadata":{}},` +
-			`{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":946684860000,"metadata":{"reason":"hits_exceed_capacity"}},` +
+			`{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":946684860000,` +
+			`"metadata":{"reason":"hits_exceed_capacity"}},` +
 			`{"status":"OVER_LIMIT","limit":0,"remaining":0,"reset_time":946684860000,"metadata":{"reason":"limit_is_zero"}},` +
-			`{"status":"ERROR","error":"algorithm: must be \"TOKEN_BUCKET\" (0), \"LEAKY_BUCKET\" (1) or \"SLIDING_WINDOW\" (2)","metadata":{}},` +
+			`{"status":"ERROR","error":"algorithm: must be \"TOKEN_BUCKET\" (0), \"LEAKY_BUCKET\" (1) ` +
+			`or \"SLIDING_WINDOW\" (2)","metadata":{}},` +
 			`{"status":"ERROR","error":"behavior: must be made of \"BATCHING\" (0), \"NO_BATCHING\" (1), \"GLOBAL\" (2), ` +
 			`\"DURATION_IS_GREGORIAN\" (4), \"RESET_REMAINING\" (8) and \"DRAIN_OVER_LIMIT\" (32)","metadata":{}}]}
 `
@@ -717,9 +734,10 @@ Weir-Start: 7
 	})
 }
 
-// TestWhoWaitsGoesToTheStandInToo has more checks wait for an owner than fit on their way, when it turns out that nobody can
-// connect to it. Those that never left surely were not counted, so the stand-in counts them, too: all of them are one count.
-func TestWhoWaitsGoesToTheStandInToo(t *testing.T) {
+// TestWaitingChecksGoToTheStandIn has more checks wait for an owner than fit on their way, when it turns out that
+// it refuses connections. Those that never left surely were not counted, so the stand-in counts them, too: all of them
+// are one count.
+func TestWaitingChecksGoToTheStandIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 3)
 		asked, owner, standIn := c.nodes[0], c.nodes[1], c.nodes[2]
@@ -746,7 +764,7 @@ func TestWhoWaitsGoesToTheStandInToo(t *testing.T) {
 	})
 }
 
-// keyWithStandIn gives a key of an owner's, for which standIn counts while that is away.
+// keyWithStandIn returns a key of an owner's, for which standIn counts while that is away.
 func (c *cluster) keyWithStandIn(t *testing.T, asked, owner, standIn *node) string {
 	t.Helper()
 	view := asked.peers.View()

@@ -473,7 +473,7 @@ func TestLiesOfPeers(t *testing.T) {
 				t.Errorf("%s: %d %.100s", path, status, answer)
 			}
 		}
-		ownerStart, farFuture := owner.peers.Start(), int64(math.MaxInt64)
+		ownerStart, farFuture := owner.peers.Incarnation(), int64(math.MaxInt64)
 		state := fmt.Sprintf(`"now":%d,"algorithm":0,"limit":3000,"duration":60000000000,"used":3000`, time.Now().UnixNano())
 		for _, lie := range []struct {
 			to   *node
@@ -500,7 +500,7 @@ func TestLiesOfPeers(t *testing.T) {
 			{owner, peers.ReportPath, strings.Replace(owed(`"hits":5`), `"seq":1`, `"seq":-3`, 1), third.name},
 			{owner, peers.ReportPath, `{"start":77,"seq":1,"debts":null}`, ""},
 			// Of a limit that the sender doesn't own; of another process than the owner's; of one of which there is no copy.
-			{c.nodes[0], peers.StatesPath, snapshot(third.peers.Start(), state), third.name},
+			{c.nodes[0], peers.StatesPath, snapshot(third.peers.Incarnation(), state), third.name},
 			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), third.name},
 			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), ""},
 			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), "stranger:1"},

@@ -20,11 +20,12 @@ import (
 
 	"weir/limits"
 	"weir/peers"
+	"weir/peers/discovery"
 	"weir/server"
 	"weir/tests/dnstest"
 )
 
-// eventually waits for something that nobody tells of.
+// eventually waits for something of which there is no notice.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -36,8 +37,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestFlapping has one node enter and leave the list of the others a hundred times while all three are asked: every check is
-// answered by whoever counts for it, without doubt, and all nodes end cleanly.
+// TestFlapping has one node enter and leave the list of the others a hundred times while all three are asked: every
+// check is answered by the node that counts for it, without doubt, and all nodes end cleanly.
 func TestFlapping(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("traffic", func(t *testing.T) {
@@ -57,7 +58,8 @@ func TestFlapping(t *testing.T) {
 					default:
 					}
 					n := c.nodes[round%3]
-					for _, r := range n.checkKeys(t, []string{"a", "b", "c", "d", "e", "f"}, "limit", 1_000_000, "behavior", behavior) {
+					keys := []string{"a", "b", "c", "d", "e", "f"}
+					for _, r := range n.checkKeys(t, keys, "limit", 1_000_000, "behavior", behavior) {
 						if r.Status != "OK" || r.Metadata["degraded"] != "" {
 							t.Errorf("asked at %s: %s", n.name, describe(r))
 						}
@@ -94,8 +96,8 @@ func TestFlapping(t *testing.T) {
 	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// TestJoinsAndLeaves has 200 nodes join one after the other, be asked for something, and leave again. Nothing of them may
-// stay behind at the node that goes on.
+// TestJoinsAndLeaves has 200 nodes join one after the other, be asked for something, and leave again. Nothing of them
+// may stay behind at the node that goes on.
 func TestJoinsAndLeaves(t *testing.T) {
 	c := startCluster(t, 2)
 	a := c.nodes[0]
@@ -135,7 +137,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 	})
 }
 
-// TestSameListAgain gives a node the list that it has a thousand times, also in another order: nothing comes of it.
+// TestSameListAgain tells a node the list that it has a thousand times, also in another order: nothing comes of it.
 func TestSameListAgain(t *testing.T) {
 	c := startCluster(t, 3)
 	a := c.nodes[0]
@@ -204,7 +206,8 @@ func TestClusterView(t *testing.T) {
 		first := c.nodes[0].cluster(t)
 		for _, n := range c.nodes {
 			view := n.cluster(t)
-			if view.Self != n.name || view.Ring != first.Ring || len(view.Ring) != 16 || len(view.Nodes) != 3 || view.Discovery != nil {
+			if view.Self != n.name || view.Ring != first.Ring || len(view.Ring) != 16 || len(view.Nodes) != 3 ||
+				view.Discovery != nil {
 				t.Errorf("%s shows %+v", n.name, view)
 			}
 			sum := 0.
@@ -214,8 +217,9 @@ func TestClusterView(t *testing.T) {
 				if node.Self {
 					heard = ""
 				}
-				if node.Name != c.nodes[i].name || node.Self != (node.Name == n.name) || node.State != "up" || node.FailingSince != 0 ||
-					node.Share != first.Nodes[i].Share || node.Share < .2 || node.Share > .5 || node.Ring != heard || node.StandIns != nil {
+				if node.Name != c.nodes[i].name || node.Self != (node.Name == n.name) ||
+					node.State != "up" || node.FailingSince != 0 || node.StandIns != nil ||
+					node.Share != first.Nodes[i].Share || node.Share < .2 || node.Share > .5 || node.Ring != heard {
 					t.Errorf("%s shows %+v", n.name, node)
 				}
 			}
@@ -230,7 +234,7 @@ func TestClusterView(t *testing.T) {
 		a.checkKeys(t, []string{key})
 		since := time.Now().UnixMilli() // of the first failure
 		look := func() (state string, failing int64, standIns map[string]float64) {
-			synctest.Wait() // callers don't wait for what a call's end is noted in
+			synctest.Wait() // callers don't wait until the end of a call is noted
 			node := a.cluster(t).Nodes[2]
 			return node.State, node.FailingSince, node.StandIns
 		}
@@ -288,8 +292,8 @@ func startLost(t *testing.T, settings ...setting) *node {
 	return c.add(t, append(settings, func(_ int, _ *peers.Options, s *server.Options) { s.Owner = "me" })...)
 }
 
-// TestWithoutAPlace looks at a node that doesn't know its place: it lives, isn't ready, and answers checks by the policy and
-// with the reason. It never counts as if it owned what it is asked for.
+// TestWithoutAPlace looks at a node that doesn't know its place: it lives, isn't ready, and answers checks by the
+// policy and with the reason. It never counts as if it owned what it is asked for.
 func TestWithoutAPlace(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(string(policy), func(t *testing.T) {
@@ -311,7 +315,8 @@ func TestWithoutAPlace(t *testing.T) {
 				}
 			}
 			var ready struct{ Status, Error string }
-			if err := json.Unmarshal(n.get(t, "/readyz", http.StatusServiceUnavailable), &ready); err != nil || ready.Status != "starting" || ready.Error == "" {
+			err := json.Unmarshal(n.get(t, "/readyz", http.StatusServiceUnavailable), &ready)
+			if err != nil || ready.Status != "starting" || ready.Error == "" {
 				t.Errorf("/readyz: %+v, %v", ready, err)
 			}
 			if view := n.cluster(t); view.Self != "me" || view.Ring != "" || len(view.Nodes) != 0 {
@@ -321,7 +326,7 @@ func TestWithoutAPlace(t *testing.T) {
 				r := n.check(t, item("k"))[0]
 				good := r.Metadata["degraded"] == "not_ready"
 				switch policy {
-				case server.PolicyLocal: // of that there may be one budget a node, said to be so
+				case server.PolicyLocal: // of that there may be one budget a node, marked as such
 					good = good && (r.Status == "OK") == (hit < 10) && *r.Remaining == max(0, 9-hit)
 				case server.PolicyOpen:
 					good = good && r.Status == "OK" && *r.Remaining == 10 && r.Metadata["owner"] == ""
@@ -335,7 +340,8 @@ func TestWithoutAPlace(t *testing.T) {
 			if r := n.check(t, item(""))[0]; r.Status != "ERROR" || r.Metadata["degraded"] != "" {
 				t.Errorf("an invalid item: %s", describe(r))
 			}
-			if owed := metrics(t, n)["weir_debts"]; (policy == server.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
+			owed := metrics(t, n)["weir_debts"]
+			if (policy == server.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
 				t.Errorf("it owes hits of %v limits, and holds %d states", owed, limiter.Stats().Entries)
 			}
 			n.peers.Update(n.name, []peers.Member{{Name: n.name}, {Name: "127.0.0.1:1"}})
@@ -343,15 +349,16 @@ func TestWithoutAPlace(t *testing.T) {
 				Status string
 				Nodes  int
 			}
-			if err := json.Unmarshal(n.get(t, "/readyz", http.StatusOK), &now); err != nil || now.Status != "ready" || now.Nodes != 2 {
+			err = json.Unmarshal(n.get(t, "/readyz", http.StatusOK), &now)
+			if err != nil || now.Status != "ready" || now.Nodes != 2 {
 				t.Errorf("/readyz: %+v, %v", now, err)
 			}
 		})
 	}
 }
 
-// TestListFromDNS has a node follow DNS: without records it has no place, with them it has; a list that it isn't in makes it an
-// outsider, and no list at all changes nothing.
+// TestListFromDNS has a node follow DNS: without records it has no place, with them it has; a list that it isn't in
+// makes it an outsider, and no list at all changes nothing.
 func TestListFromDNS(t *testing.T) {
 	const service = "_weir._tcp.cluster.test"
 	dns := dnstest.Start(t)
@@ -361,7 +368,7 @@ func TestListFromDNS(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	following.Go(func() {
-		n.peers.Follow(ctx, peers.NewSRV(service, dns.Addr), 100*time.Millisecond, "", netip.MustParseAddrPort(n.name))
+		n.peers.Follow(ctx, discovery.NewSRV(service, dns.Addr), 100*time.Millisecond, "", netip.MustParseAddrPort(n.name))
 	})
 	defer following.Wait()
 	defer stop()
@@ -380,8 +387,9 @@ func TestListFromDNS(t *testing.T) {
 		}
 		return strings.Join(names, " ")
 	}
-	wait("nobody is listed", func(view clusterView) bool {
-		return view.Discovery != nil && view.Discovery.Source == service && strings.Contains(view.Discovery.Error, "no service records")
+	wait("no node is listed", func(view clusterView) bool {
+		return view.Discovery != nil && view.Discovery.Source == service &&
+			strings.Contains(view.Discovery.Error, "no service records")
 	})
 	n.get(t, "/readyz", http.StatusServiceUnavailable)
 
@@ -393,7 +401,8 @@ func TestListFromDNS(t *testing.T) {
 
 	dns.Serve(service, other)
 	wait("this one isn't listed", func(view clusterView) bool {
-		return names(view) == other && view.Self == "me" && strings.Contains(view.Discovery.Error, "no listed node is this one")
+		return names(view) == other && view.Self == "me" &&
+			strings.Contains(view.Discovery.Error, "no listed node is this one")
 	})
 	n.get(t, "/readyz", http.StatusServiceUnavailable)
 	if r := n.check(t, item("k"))[0]; r.Metadata["degraded"] != "owner_unreachable" || r.Metadata["owner"] != "me" {

@@ -49,7 +49,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// find gives the lines with a message.
+// find returns the lines with a message.
 func (j *journal) find(message string) (found []map[string]any) {
 	for line := range strings.Lines(j.String()) {
 		var entry map[string]any
@@ -60,7 +60,7 @@ func (j *journal) find(message string) (found []map[string]any) {
 	return found
 }
 
-// journals gives each node of a cluster a log.
+// journals makes a log for each node of a cluster.
 func journals(n int, level zerolog.Level) ([]*journal, setting) {
 	all := make([]*journal, n)
 	for i := range all {
@@ -72,7 +72,7 @@ func journals(n int, level zerolog.Level) ([]*journal, setting) {
 	}
 }
 
-// peerCall posts a batch of one hit as a peer would, and gives the status.
+// peerCall posts a batch of one hit as a peer would, and returns the status.
 func (n *node) peerCall(t *testing.T, client *http.Client, headers ...string) int {
 	t.Helper()
 	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item("posted"))
@@ -139,9 +139,10 @@ func TestPeerSecret(t *testing.T) {
 	if r := c.nodes[1].check(t, item(c.keysOf(n, 1)[0]))[0]; r.Status != "OK" || r.Metadata["degraded"] != "" {
 		t.Error(describe(r))
 	}
-	if lines := logs[0].find("somebody who is no peer called as one"); len(lines) == 0 || len(lines) > 10 || lines[0]["level"] != "error" ||
+	lines := logs[0].find("a caller that is no peer called as one")
+	if len(lines) == 0 || len(lines) > 10 || lines[0]["level"] != "error" ||
 		lines[0]["from"] == nil || !strings.Contains(fmt.Sprint(lines[0]["hint"]), "WEIR_PEER_SECRET") {
-		t.Errorf("the log says %v", lines)
+		t.Errorf("the log has %v", lines)
 	}
 	for i := range logs {
 		for _, word := range []string{secret, "next-secret", "wrong-secret"} {
@@ -152,8 +153,8 @@ func TestPeerSecret(t *testing.T) {
 	}
 }
 
-// TestSecretsInRotation has two nodes with each pair of settings that a rotation goes through. The first secret is sent, all
-// are accepted.
+// TestSecretsInRotation has two nodes with each pair of settings that a rotation goes through. The first secret is
+// sent, all are accepted.
 func TestSecretsInRotation(t *testing.T) {
 	settings := [][]string{{"old"}, {"old", "new"}, {"new", "old"}, {"new"}}
 	for _, a := range settings {
@@ -180,8 +181,8 @@ func TestSecretsInRotation(t *testing.T) {
 	}
 }
 
-// TestOtherSecret has two nodes with different secrets. Both say so in their logs, naming each other; neither counts for the
-// other, nor says what its secret is.
+// TestOtherSecret has two nodes with different secrets. Both log that, naming each other; neither counts for the other,
+// nor shows its secret.
 func TestOtherSecret(t *testing.T) {
 	logs, logging := journals(2, zerolog.InfoLevel)
 	c := startCluster(t, 2, logging, func(i int, p *peers.Options, s *server.Options) {
@@ -191,21 +192,22 @@ func TestOtherSecret(t *testing.T) {
 	a, b := c.nodes[0], c.nodes[1]
 	key := c.keysOf(b, 1)[0]
 	for range 5 {
-		if r := a.check(t, item(key))[0]; r.Status != "OK" || r.Metadata["degraded"] != "owner_refused" || r.Metadata["owner"] != a.name {
+		r := a.check(t, item(key))[0]
+		if r.Status != "OK" || r.Metadata["degraded"] != "owner_refused" || r.Metadata["owner"] != a.name {
 			t.Error(describe(r))
 		}
 	}
 	if got := a.stateOf(t, b); got != "up" {
 		t.Errorf("it is %s", got)
 	}
-	calls, called := logs[0].find("a call to a peer failed"), logs[1].find("somebody who is no peer called as one")
+	calls, called := logs[0].find("a call to a peer failed"), logs[1].find("a caller that is no peer called as one")
 	if len(calls) == 0 || calls[0]["level"] != "error" || calls[0]["peer"] != b.name ||
 		!strings.Contains(fmt.Sprint(calls[0]["hint"]), "WEIR_PEER_SECRET") {
-		t.Errorf("who calls says %v in\n%s", calls, logs[0])
+		t.Errorf("the calling node logs %v in\n%s", calls, logs[0])
 	}
 	if len(called) == 0 || called[0]["level"] != "error" || called[0]["claims_to_be"] != a.name ||
 		!strings.Contains(fmt.Sprint(called[0]["hint"]), "WEIR_PEER_SECRET") {
-		t.Errorf("who is called says %v in\n%s", called, logs[1])
+		t.Errorf("the called node logs %v in\n%s", called, logs[1])
 	}
 	if r := b.check(t, item(key, "hits", 0))[0]; *r.Remaining != 10 {
 		t.Errorf("it counted: %s", describe(r))
@@ -239,7 +241,8 @@ func newAuthority(t *testing.T) *authority {
 	a := &authority{dir: t.TempDir()}
 	a.key = newKey(t)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"},
+		IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
@@ -279,7 +282,8 @@ func (a *authority) issue(t *testing.T, name string, hosts ...string) (certFile,
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
@@ -303,7 +307,7 @@ func (a *authority) issue(t *testing.T, name string, hosts ...string) (certFile,
 	return certFile, keyFile
 }
 
-// client gives a client that trusts the authority, and shows a certificate if there is a file of one.
+// client returns a client that trusts the authority, and shows a certificate if there is a file of one.
 func (a *authority) client(t *testing.T, certFile, keyFile string) *http.Client {
 	t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
@@ -320,7 +324,7 @@ func (a *authority) client(t *testing.T, certFile, keyFile string) *http.Client 
 	return client
 }
 
-// withTLS gives nodes certificates for 127.0.0.1. With clients set these need some too.
+// withTLS issues certificates for 127.0.0.1 to nodes. With clients set these need some too.
 func (a *authority) withTLS(t *testing.T, clients bool) setting {
 	t.Helper()
 	return func(i int, p *peers.Options, s *server.Options) {
@@ -402,13 +406,14 @@ func TestTLSWithoutCA(t *testing.T) {
 	if r := n.check(t, item(c.keysOf(n, 1)[0]))[0]; r.Status != "OK" || r.Metadata["degraded"] != "" {
 		t.Error(describe(r))
 	}
-	if r := n.check(t, item(c.keysOf(c.nodes[1], 1)[0]))[0]; r.Status != "OK" || r.Metadata["degraded"] != "owner_unreachable" {
-		t.Errorf("a certificate that nobody can verify: %s", describe(r))
+	r := n.check(t, item(c.keysOf(c.nodes[1], 1)[0]))[0]
+	if r.Status != "OK" || r.Metadata["degraded"] != "owner_unreachable" {
+		t.Errorf("a certificate that can't be verified: %s", describe(r))
 	}
 }
 
-// TestClientCertificates looks at who may do what: without a certificate, ask for health; with one of the authority's, check;
-// with one of a listed node's, or the secret on top, count as a peer.
+// TestClientCertificates looks at what callers may do: without a certificate, ask for health; with one of the
+// authority's, check; with one of a listed node's, or the secret on top, count as a peer.
 func TestClientCertificates(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	c := startTLSCluster(t, 2, a, a.withTLS(t, true), func(_ int, p *peers.Options, s *server.Options) {
@@ -434,8 +439,10 @@ func TestClientCertificates(t *testing.T) {
 		return resp.StatusCode
 	}
 	for path, want := range map[string][2]int{ // without and with
-		"/healthz": {200, 200}, "/readyz": {200, 200}, "/metrics": {401, 200}, "/v1/peers": {401, 200}, "/v1/check": {401, 405},
-		"/": {401, 404}, "/healthz/": {401, 404}, "/HEALTHZ": {401, 404}, "/v1/../healthz": {401, 404}, "//readyz": {401, 404},
+		"/healthz": {200, 200}, "/readyz": {200, 200},
+		"/metrics": {401, 200}, "/v1/peers": {401, 200}, "/v1/check": {401, 405},
+		"/": {401, 404}, "/healthz/": {401, 404}, "/HEALTHZ": {401, 404}, "/v1/../healthz": {401, 404},
+		"//readyz": {401, 404},
 	} {
 		if got := get(plain, path); got != want[0] {
 			t.Errorf("%s without a certificate: %d, want %d", path, got, want[0])
@@ -476,7 +483,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestPeerWithoutTLS mixes nodes with and without TLS. Neither counts for the other, and the logs say why.
+// TestPeerWithoutTLS mixes nodes with and without TLS. Neither counts for the other, and the logs tell why.
 func TestPeerWithoutTLS(t *testing.T) {
 	a := newAuthority(t)
 	logs, logging := journals(2, zerolog.WarnLevel)
@@ -495,14 +502,15 @@ func TestPeerWithoutTLS(t *testing.T) {
 				t.Errorf("%s to %s: %s", n.name, other.name, describe(r))
 			}
 		}
-		if lines := logs[i].find("peer is down"); len(lines) != 1 || lines[0]["peer"] != other.name || lines[0]["error"] == nil {
+		lines := logs[i].find("peer is down")
+		if len(lines) != 1 || lines[0]["peer"] != other.name || lines[0]["error"] == nil {
 			t.Errorf("the log of %s doesn't say why:\n%s", n.name, logs[i])
 		}
 	}
 }
 
-// TestCertificateOfAnother has a node show a certificate for a name that isn't its own: the others don't take it for the node
-// that they look for, and their logs name both.
+// TestCertificateOfAnother has a node show a certificate for a name that isn't its own: the others don't take it for
+// the node that they look for, and their logs name both.
 func TestCertificateOfAnother(t *testing.T) {
 	a := newAuthority(t)
 	logs, logging := journals(2, zerolog.WarnLevel)
@@ -519,7 +527,8 @@ func TestCertificateOfAnother(t *testing.T) {
 	n, other := c.nodes[0], c.nodes[1]
 	key := c.keysOf(other, 1)[0]
 	for range 3 {
-		if r := n.check(t, item(key))[0]; r.Status != "OK" || r.Metadata["degraded"] != "owner_unreachable" || r.Metadata["owner"] != n.name {
+		r := n.check(t, item(key))[0]
+		if r.Status != "OK" || r.Metadata["degraded"] != "owner_unreachable" || r.Metadata["owner"] != n.name {
 			t.Error(describe(r))
 		}
 	}
@@ -545,7 +554,7 @@ func TestTLSFilesChange(t *testing.T) {
 		defer running.Wait()
 		defer cancel()
 
-		// serials gives those of the certificates that the two sides of a connection show.
+		// serials returns those of the certificates that the two sides of a connection show.
 		serials := func() (server, client string, err error) {
 			here, there := net.Pipe()
 			defer here.Close()

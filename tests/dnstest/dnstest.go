@@ -1,4 +1,4 @@
-// Package dnstest is a DNS server for tests, that says what it is told to.
+// Package dnstest is a DNS server for tests, which answers as a test sets it.
 package dnstest
 
 import (
@@ -34,8 +34,8 @@ type Reply struct {
 	Silent    bool   // nothing comes, and the connection stays open
 }
 
-// A Server is a DNS server on loopback. Over UDP it hands out three random records and doesn't say that there are more. It
-// ends with its test, and fails it if somebody asked over UDP. It is safe for concurrent use.
+// A Server is a DNS server on loopback. Over UDP it hands out three random records and doesn't flag that there are
+// more. It ends with its test, and fails it after a question over UDP. It is safe for concurrent use.
 type Server struct {
 	Addr string // host:port
 
@@ -98,7 +98,7 @@ func (s *Server) Wait() {
 	}
 }
 
-// TakeUDP gives the number of questions over UDP since it was asked last. Those no longer fail the test.
+// TakeUDP returns the number of questions over UDP since the last TakeUDP. Those no longer fail the test.
 func (s *Server) TakeUDP() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Server) Set(kind int, name string, r Reply) {
 // Serve has the server list targets, each host:port, as those of a service.
 func (s *Server) Serve(service string, targets ...string) { s.Set(SRV, service, Targets(targets...)) }
 
-// Host gives a name addresses; without any, it exists and has none.
+// Host sets the addresses of a name; without any, it exists and has none.
 func (s *Server) Host(name string, addrs ...string) {
 	var v4, v6 Reply
 	for _, text := range addrs {
@@ -236,7 +236,7 @@ func questionEnd(query []byte) int {
 	return i + 5
 }
 
-// question gives type and name, in lower case, of what is asked.
+// question returns type and name, in lower case, of what is asked.
 func question(query []byte) string {
 	var name strings.Builder
 	for i := 12; query[i] != 0; i += 1 + int(query[i]) {

@@ -1,4 +1,4 @@
-package peers
+package discovery
 
 import (
 	"context"
@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Self finds this node among members and gives its name.
+// Self returns this node's name among members.
 //
 // With advertise, the value of WEIR_ADVERTISE, that is the member spelled so, or else the one with the same port and an
-// address in common. Without, it is the one with the port of listen, the address that this node really listens on, and an
-// address that is listen's or, if that is unspecified, one of this machine. If it's none or several, the error says
+// address in common. Without, it is the one with the port of listen, the address that this node really listens on, and
+// an address that is listen's or, if that is unspecified, one of this machine. If it's none or several, the error tells
 // what was compared and what to do.
 func Self(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) (name string, err error) {
-	f := selfFinder{net.InterfaceAddrs, net.DefaultResolver.LookupNetIP}
+	f := finder{net.InterfaceAddrs, net.DefaultResolver.LookupNetIP}
 	return f.find(ctx, members, advertise, listen)
 }
 
-// A selfFinder is where Self gets its facts from.
-type selfFinder struct {
+// A finder is where Self has its facts from.
+type finder struct {
 	interfaces func() ([]net.Addr, error)
 	lookup     func(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
@@ -35,67 +35,83 @@ type candidate struct {
 	err   error // why there are no addrs
 }
 
-func (f selfFinder) find(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) (string, error) {
+// A description is what is compared with the members.
+type description struct {
+	text string // for errors
+	port uint16
+	has  func(netip.Addr) bool
+}
+
+func (f finder) find(ctx context.Context, members []Member, advertise string, listen netip.AddrPort) (string, error) {
 	if len(members) == 0 {
 		return "", errors.New("no nodes are listed, so this one isn't")
 	}
 	lookupCtx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-
-	var (
-		who  string // what is compared with the members
-		port uint16
-		mine func(netip.Addr) bool
-	)
+	var me description
+	var err error
 	if advertise != "" {
 		h, err := parseHostPort(strings.TrimSpace(advertise))
 		if err != nil {
 			return "", fmt.Errorf("WEIR_ADVERTISE: %w", err)
 		}
-		me := candidate{name: h.String()}
-		if slices.ContainsFunc(members, func(m Member) bool { return m.Name == me.name }) {
-			return me.name, nil
+		if name := h.String(); Contains(members, name) {
+			return name, nil
 		}
-		me.addrs, me.err = f.resolve(lookupCtx, h.host)
-		who = "WEIR_ADVERTISE is " + me.String()
-		port = h.port
-		mine = func(a netip.Addr) bool { return slices.Contains(me.addrs, a) }
-	} else {
-		own, err := f.own(listen.Addr())
-		if err != nil {
-			return "", err
-		}
-		who = fmt.Sprintf("this node listens on port %d of %s", listen.Port(), enumerate(own, netip.Addr.String))
-		port = listen.Port()
-		// All of 127.0.0.0/8 is this machine's, and Debian gives the machine's name 127.0.1.1; but the interface has
-		// one of them only.
-		everywhere := isAny(listen.Addr())
-		mine = func(a netip.Addr) bool { return slices.Contains(own, a) || everywhere && a.IsLoopback() }
+		me = f.advertised(lookupCtx, h)
+	} else if me, err = f.listening(listen); err != nil {
+		return "", err
 	}
-
-	candidates := f.candidates(lookupCtx, members, port)
+	candidates := f.candidates(lookupCtx, members, me.port)
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
+	return me.choose(candidates)
+}
+
+// advertised describes this node by its advertised name.
+func (f finder) advertised(ctx context.Context, h hostPort) description {
+	me := candidate{name: h.String()}
+	me.addrs, me.err = f.resolve(ctx, h.host)
+	has := func(a netip.Addr) bool { return slices.Contains(me.addrs, a) }
+	return description{"WEIR_ADVERTISE is " + me.String(), h.port, has}
+}
+
+// listening describes this node by what it listens on.
+func (f finder) listening(listen netip.AddrPort) (description, error) {
+	own, err := f.own(listen.Addr())
+	if err != nil {
+		return description{}, err
+	}
+	// All of 127.0.0.0/8 is this machine's, and Debian gives the machine's name 127.0.1.1; but the interface has one of
+	// them only.
+	everywhere := isAny(listen.Addr())
+	has := func(a netip.Addr) bool { return slices.Contains(own, a) || everywhere && a.IsLoopback() }
+	text := fmt.Sprintf("this node listens on port %d of %s", listen.Port(), enumerate(own, netip.Addr.String))
+	return description{text, listen.Port(), has}, nil
+}
+
+// choose returns the name of the one candidate that fits.
+func (d *description) choose(candidates []candidate) (name string, err error) {
 	var matches []candidate
 	for _, c := range candidates {
-		if slices.ContainsFunc(c.addrs, mine) {
+		if slices.ContainsFunc(c.addrs, d.has) {
 			matches = append(matches, c)
 		}
 	}
-	if len(matches) == 1 {
-		return matches[0].name, nil
-	}
 	what, choice := "no listed node is this one", candidates
-	if len(matches) > 1 {
+	switch {
+	case len(matches) == 1:
+		return matches[0].name, nil
+	case len(matches) > 1:
 		what, choice = fmt.Sprintf("%d listed nodes could be this one", len(matches)), matches
 	}
-	return "", fmt.Errorf("%s: %s; listed are %s; set WEIR_ADVERTISE to one of %s", what, who,
+	return "", fmt.Errorf("%s: %s; listed are %s; set WEIR_ADVERTISE to one of %s", what, d.text,
 		enumerate(candidates, candidate.String), enumerate(choice, func(c candidate) string { return c.name }))
 }
 
-// candidates gives a candidate for each member, with addresses if it has that port.
-func (f selfFinder) candidates(ctx context.Context, members []Member, port uint16) []candidate {
+// candidates returns a candidate for each member, with addresses if it has that port.
+func (f finder) candidates(ctx context.Context, members []Member, port uint16) []candidate {
 	candidates := make([]candidate, len(members))
 	inParallel(len(members), func(i int) {
 		c, m := &candidates[i], members[i]
@@ -118,8 +134,8 @@ func (f selfFinder) candidates(ctx context.Context, members []Member, port uint1
 	return candidates
 }
 
-// own gives the addresses that a listener at listen has.
-func (f selfFinder) own(listen netip.Addr) ([]netip.Addr, error) {
+// own returns the addresses that a listener at listen has.
+func (f finder) own(listen netip.Addr) ([]netip.Addr, error) {
 	if !isAny(listen) {
 		return []netip.Addr{plainAddr(listen)}, nil
 	}
@@ -138,9 +154,9 @@ func (f selfFinder) own(listen netip.Addr) ([]netip.Addr, error) {
 	return own, nil
 }
 
-// resolve gives the addresses of a host, which may be an address itself. Localhost isn't left to the system, which
+// resolve returns the addresses of a host, which may be an address itself. Localhost isn't left to the system, which
 // may know only one of its two addresses.
-func (f selfFinder) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+func (f finder) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{plainAddr(a)}, nil
 	}
@@ -154,13 +170,13 @@ func (f selfFinder) resolve(ctx context.Context, host string) ([]netip.Addr, err
 	return addrs, err
 }
 
-// isAny says whether a listener at a takes connections to any address of this machine.
+// isAny reports whether a listener at a takes connections to any address of this machine.
 func isAny(a netip.Addr) bool { return !a.IsValid() || a.Unmap().IsUnspecified() }
 
-// plainAddr makes addresses comparable that come from different sources.
+// plainAddr returns a in the form in which addresses from different sources can be compared.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// String gives the name and, where they say more, the addresses.
+// String returns the name and, where they say more, the addresses.
 func (c candidate) String() string {
 	if c.err != nil {
 		return fmt.Sprintf("%s (%v)", c.name, c.err)

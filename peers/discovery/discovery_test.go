@@ -1,4 +1,4 @@
-package peers
+package discovery
 
 import (
 	"context"
@@ -109,8 +109,8 @@ func TestParseListRefuses(t *testing.T) {
 		{"::1:8080", "too many colons in address"},
 		{"http://a:8080", "too many colons in address"},
 		{"a:1 b:2", "too many colons in address"},
-		{"0.0.0.0:8080", "names no node: nobody can dial 0.0.0.0"},
-		{"[::]:8080", "names no node: nobody can dial ::"},
+		{"0.0.0.0:8080", "names no node: 0.0.0.0 can't be dialled"},
+		{"[::]:8080", "names no node: :: can't be dialled"},
 	} {
 		members, err := ParseList("ok:1," + test.entry + ",fine:2")
 		if members != nil || err == nil {
@@ -141,7 +141,8 @@ func TestMemberEqual(t *testing.T) {
 	}
 }
 
-// Nothing outside of that server is asked, neither for the list nor for the addresses: the names exist only there.
+// TestLookup asks for names that exist only at that server: nothing else is asked, neither for the list nor for the
+// addresses.
 func TestLookup(t *testing.T) {
 	d := dnstest.Start(t)
 	d.Host("a.node.test", "10.0.0.2", "10.0.0.1", "10.0.0.2")
@@ -205,7 +206,7 @@ func TestLookupSkipsAnswersOverUDP(t *testing.T) {
 	d.TakeUDP()
 }
 
-// An answer that says nothing for sure leaves the list alone, and the next good one counts.
+// TestLookupWithoutList: an answer of which nothing is sure leaves the list alone, and the next good one counts.
 func TestLookupWithoutList(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -221,8 +222,10 @@ func TestLookupWithoutList(t *testing.T) {
 		{"nothing", dnstest.Reply{Garbage: []byte{}}, "cannot unmarshal DNS message"},
 		{"not an answer", dnstest.Reply{Garbage: make([]byte, 600)}, "cannot unmarshal DNS message"},
 		{"half a record", dnstest.Reply{Records: [][]byte{{0, 1, 0}}}, "cannot unmarshal DNS message"},
-		{"only malformed targets", dnstest.Targets("a b.node.test:1", "-.node.test:2"), "some targets in the answer are no host names"},
-		{"only addresses for targets", dnstest.Targets("10.0.0.1:1", "2001:db8::1:2"), "some targets in the answer are no host names"},
+		{"only malformed targets", dnstest.Targets("a b.node.test:1", "-.node.test:2"),
+			"some targets in the answer are no host names"},
+		{"only addresses for targets", dnstest.Targets("10.0.0.1:1", "2001:db8::1:2"),
+			"some targets in the answer are no host names"},
 		{"no such service", dnstest.Targets(".:1"), "1 of 1 records have no target or no port"},
 		{"only ports 0", dnstest.Targets("a.node.test:0", "b.node.test:0"), "2 of 2 records have no target or no port"},
 		{"silence", dnstest.Reply{Silent: true}, "no answer in time"},
@@ -267,7 +270,7 @@ func TestLookupUnreachableServer(t *testing.T) {
 	expect(t, NewSRV(testService, addr), "", "lookup "+testService+" on "+addr+": dial tcp "+addr+": ")
 }
 
-// What is not whole shows who is there, not who has gone.
+// TestLookupPartOfAList: an answer that is not whole shows which nodes are there, not which have gone.
 func TestLookupPartOfAList(t *testing.T) {
 	cut := func(targets ...string) dnstest.Reply {
 		r := dnstest.Targets(targets...)
@@ -371,7 +374,7 @@ func TestLookupFailingTarget(t *testing.T) {
 	expect(t, s, "a.node.test:1=10.0.0.1:1 b.node.test:1= c.node.test:1=10.0.0.3:1", "no address for 1")
 }
 
-// A failure with one kind of address neither loses those of that kind nor hides the others.
+// TestLookupFailingFamily: a failure with one kind of address neither loses those of that kind nor hides the others.
 func TestLookupFailingFamily(t *testing.T) {
 	d := dnstest.Start(t)
 	d.Host("a.node.test", "10.0.0.1", "2001:db8::1")
@@ -546,7 +549,7 @@ type watched struct {
 	last   []Member
 }
 
-// watch runs a Watch for that long. It must be called in a bubble, which doesn't end before Watch's goroutines do.
+// watch runs a Watch for some time. It must be called in a bubble, which doesn't end before Watch's goroutines do.
 func watch(every, long time.Duration, lookup func(since time.Duration) ([]Member, error)) *watched {
 	w := &watched{start: time.Now()}
 	ctx, cancel := context.WithTimeout(context.Background(), long)

@@ -1,4 +1,4 @@
-package peers
+package discovery
 
 import (
 	"context"
@@ -12,17 +12,17 @@ import (
 )
 
 // testMachine is a machine with three addresses and a resolver that knows a few names.
-func testMachine() selfFinder {
+func testMachine() finder {
 	hosts := map[string][]string{
 		"a":           {"10.0.0.1"},
 		"a.long.test": {"10.0.0.1"},
 		"b":           {"10.0.0.2", "::ffff:10.0.0.22"},
 		"six":         {"2001:db8::1", "fe80::1%eth0"},
 		"debian":      {"127.0.1.1"},
-		"everybody":   {"10.0.0.1", "10.0.0.2"},
+		"shared":      {"10.0.0.1", "10.0.0.2"},
 		"nowhere":     {},
 	}
-	return selfFinder{
+	return finder{
 		interfaces: func() ([]net.Addr, error) {
 			var addrs []net.Addr
 			for _, cidr := range []string{"127.0.0.1/8", "::1/128", "10.0.0.1/24", "2001:db8::1/64"} {
@@ -94,7 +94,8 @@ func TestSelf(t *testing.T) {
 		{"by localhost and port", static(t, "localhost:8080,localhost:8081"), "", "127.0.0.1:8081", "localhost:8081"},
 		{"by localhost on IPv6", static(t, "localhost:8080,127.0.0.1:8080"), "", "[::1]:8080", "localhost:8080"},
 		{"by the address of listen", static(t, "10.0.0.1:8080,127.0.0.1:8080"), "", "127.0.0.1:8080", "127.0.0.1:8080"},
-		{"listen on an address of its own", static(t, "10.0.0.1:8080,127.0.0.2:8080"), "", "127.0.0.2:8080", "127.0.0.2:8080"},
+		{"listen on an address of its own", static(t, "10.0.0.1:8080,127.0.0.2:8080"), "", "127.0.0.2:8080",
+			"127.0.0.2:8080"},
 		{"IPv4 in IPv6 of its own", static(t, "10.0.0.1:8080,b:8080"), "", "[::ffff:10.0.0.22]:8080", "b:8080"},
 		{"its name on loopback", static(t, "debian:8080,b:8080"), "", all, "debian:8080"},
 		{"discovered", discovered("x.test:8080=10.0.0.1", "y.test:8080=10.0.0.2"), "", all, "x.test:8080"},
@@ -117,7 +118,8 @@ func TestSelf(t *testing.T) {
 		{"advertised, discovered", discovered("x.test:80=10.0.0.1", "y.test:80=10.0.0.2"), "b:80", all, "y.test:80"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			name, err := testMachine().find(context.Background(), test.members, test.advertise, netip.MustParseAddrPort(test.listen))
+			listen := netip.MustParseAddrPort(test.listen)
+			name, err := testMachine().find(context.Background(), test.members, test.advertise, listen)
 			if name != test.want || err != nil {
 				t.Errorf("got %q, %v, want %q", name, err, test.want)
 			}
@@ -159,12 +161,15 @@ func TestSelfUnknown(t *testing.T) {
 				"localhost:8080 (127.0.0.1, ::1); set WEIR_ADVERTISE to one of a:8080, localhost:8080"},
 		{"many", static(t, strings.Join(many, ",")), "", "10.0.0.1:8080",
 			"no listed node is this one: this node listens on port 8080 of 10.0.0.1; listed are " +
-				strings.Join(many[:10], ", ") + ", 5 more; set WEIR_ADVERTISE to one of " + strings.Join(many[:10], ", ") + ", 5 more"},
+				strings.Join(many[:10], ", ") + ", 5 more; " +
+				"set WEIR_ADVERTISE to one of " + strings.Join(many[:10], ", ") + ", 5 more"},
 		{"discovered", discovered("x.test:8080=10.0.0.9", "y.test:8080", "z.test:1=10.0.0.1"), "", all,
-			"no listed node is this one: " + mine + "; listed are x.test:8080 (10.0.0.9), y.test:8080 (no address known), z.test:1; " +
+			"no listed node is this one: " + mine + "; " +
+				"listed are x.test:8080 (10.0.0.9), y.test:8080 (no address known), z.test:1; " +
 				"set WEIR_ADVERTISE to one of x.test:8080, y.test:8080, z.test:1"},
 		{"discovered, known to the system", discovered("a:8080"), "", all,
-			"no listed node is this one: " + mine + "; listed are a:8080 (no address known); set WEIR_ADVERTISE to one of a:8080"},
+			"no listed node is this one: " + mine + "; listed are a:8080 (no address known); " +
+				"set WEIR_ADVERTISE to one of a:8080"},
 
 		{"advertised other port", static(t, "a:80,b:8080"), "a:8080", all,
 			"no listed node is this one: WEIR_ADVERTISE is a:8080 (10.0.0.1); listed are a:80, b:8080 (10.0.0.2, 10.0.0.22); " +
@@ -172,21 +177,24 @@ func TestSelfUnknown(t *testing.T) {
 		{"advertised unknown name", static(t, "a:8080"), "unknown:8080", all,
 			"no listed node is this one: WEIR_ADVERTISE is unknown:8080 (lookup unknown: no such host); " +
 				"listed are a:8080 (10.0.0.1); set WEIR_ADVERTISE to one of a:8080"},
-		{"advertised address of this machine", static(t, "a:8080,b:8080"), "127.0.0.1:8080", all, // says more than listen
-			"no listed node is this one: WEIR_ADVERTISE is 127.0.0.1:8080; listed are a:8080 (10.0.0.1), b:8080 (10.0.0.2, 10.0.0.22); " +
+		{"advertised address of this machine", static(t, "a:8080,b:8080"), "127.0.0.1:8080", all, // counts more than listen
+			"no listed node is this one: WEIR_ADVERTISE is 127.0.0.1:8080; " +
+				"listed are a:8080 (10.0.0.1), b:8080 (10.0.0.2, 10.0.0.22); " +
 				"set WEIR_ADVERTISE to one of a:8080, b:8080"},
-		{"advertised everybody", static(t, "a:8080,b:8080,10.0.0.3:8080"), "everybody:8080", all,
-			"2 listed nodes could be this one: WEIR_ADVERTISE is everybody:8080 (10.0.0.1, 10.0.0.2); " +
+		{"advertised shared name", static(t, "a:8080,b:8080,10.0.0.3:8080"), "shared:8080", all,
+			"2 listed nodes could be this one: WEIR_ADVERTISE is shared:8080 (10.0.0.1, 10.0.0.2); " +
 				"listed are 10.0.0.3:8080, a:8080 (10.0.0.1), b:8080 (10.0.0.2, 10.0.0.22); " +
 				"set WEIR_ADVERTISE to one of a:8080, b:8080"},
-		{"advertised no port", static(t, "a:8080"), "a", all, `WEIR_ADVERTISE: "a" is not host:port: missing port in address`},
+		{"advertised no port", static(t, "a:8080"), "a", all,
+			`WEIR_ADVERTISE: "a" is not host:port: missing port in address`},
 		{"advertised nowhere", static(t, "a:8080"), "0.0.0.0:8080", all,
-			`WEIR_ADVERTISE: "0.0.0.0:8080" names no node: nobody can dial 0.0.0.0`},
+			`WEIR_ADVERTISE: "0.0.0.0:8080" names no node: 0.0.0.0 can't be dialled`},
 		{"advertised port alone", static(t, "a:8080"), ":8080", all,
 			`WEIR_ADVERTISE: ":8080" is not host:port: "" is neither a name nor an address`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			name, err := testMachine().find(context.Background(), test.members, test.advertise, netip.MustParseAddrPort(test.listen))
+			listen := netip.MustParseAddrPort(test.listen)
+			name, err := testMachine().find(context.Background(), test.members, test.advertise, listen)
 			if name != "" || err == nil {
 				t.Fatalf("got %q, %v", name, err)
 			}
@@ -201,15 +209,17 @@ func TestSelfWithoutInterfaces(t *testing.T) {
 	broken := errors.New("broken")
 	f := testMachine()
 	f.interfaces = func() ([]net.Addr, error) { return nil, broken }
-	members := static(t, "a:8080,b:8080")
-	if name, err := f.find(context.Background(), members, "", netip.MustParseAddrPort("[::]:8080")); name != "" || !errors.Is(err, broken) {
+	find := func(advertise string, listen netip.AddrPort) (string, error) {
+		return f.find(context.Background(), static(t, "a:8080,b:8080"), advertise, listen)
+	}
+	if name, err := find("", netip.MustParseAddrPort("[::]:8080")); name != "" || !errors.Is(err, broken) {
 		t.Errorf("got %q, %v", name, err)
 	}
 	// They aren't asked for where they don't matter.
-	if name, err := f.find(context.Background(), members, "", netip.MustParseAddrPort("10.0.0.1:8080")); name != "a:8080" || err != nil {
+	if name, err := find("", netip.MustParseAddrPort("10.0.0.1:8080")); name != "a:8080" || err != nil {
 		t.Errorf("got %q, %v", name, err)
 	}
-	if name, err := f.find(context.Background(), members, "10.0.0.2:8080", netip.AddrPort{}); name != "b:8080" || err != nil {
+	if name, err := find("10.0.0.2:8080", netip.AddrPort{}); name != "b:8080" || err != nil {
 		t.Errorf("got %q, %v", name, err)
 	}
 }
@@ -228,7 +238,7 @@ func TestSelfCancelled(t *testing.T) {
 	}
 }
 
-// Many names are looked up together, though not all of them at once.
+// TestSelfLooksUpTogether: many names are looked up together, though not all of them at once.
 func TestSelfLooksUpTogether(t *testing.T) {
 	f := testMachine()
 	var (
