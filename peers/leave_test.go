@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"weir/limits/wire"
 	"weir/ring"
 )
 
@@ -136,7 +137,7 @@ func TestOutsiderKnowsItsName(t *testing.T) {
 	if v := s.View(); v.Self() != "" || v.Owner(id).Name() != "b:1" {
 		t.Errorf("self %q, asks %s", v.Self(), v.Owner(id).Name())
 	}
-	if from := s.View().header.Get(HeaderFrom); from != "a:1" {
+	if from := s.View().header.Get(wire.HeaderFrom); from != "a:1" {
 		t.Errorf("it calls as %q", from)
 	}
 }
@@ -201,9 +202,9 @@ func TestLateMessageOfAFormerLife(t *testing.T) {
 	s.Update("a:1", list("a:1", "b:1"))
 	say := func(start string, leaving bool) {
 		h := http.Header{}
-		h.Set(HeaderStart, start)
+		h.Set(wire.HeaderStart, start)
 		if leaving {
-			h.Set(HeaderLeaving, "1")
+			h.Set(wire.HeaderLeaving, "1")
 		}
 		s.Heard("b:1", h)
 	}

@@ -19,6 +19,7 @@ import (
 	vm "github.com/VictoriaMetrics/metrics"
 	"github.com/rs/zerolog"
 
+	"weir/limits/wire"
 	"weir/ring"
 )
 
@@ -275,13 +276,13 @@ func (s *Set) newHeader(v *View) http.Header {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "weir")
-	h.Set(HeaderProtocol, Protocol)
-	h.Set(HeaderRing, v.ring.Fingerprint())
-	h.Set(HeaderFrom, v.name)
+	h.Set(wire.HeaderProtocol, wire.Protocol)
+	h.Set(wire.HeaderRing, v.ring.Fingerprint())
+	h.Set(wire.HeaderFrom, v.name)
 	if s.leaving {
-		h.Set(HeaderLeaving, "true")
+		h.Set(wire.HeaderLeaving, "true")
 	}
-	h.Set(HeaderStart, strconv.FormatInt(s.start, 10))
+	h.Set(wire.HeaderStart, strconv.FormatInt(s.start, 10))
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
 	}
@@ -291,7 +292,7 @@ func (s *Set) newHeader(v *View) http.Header {
 // Introduce says in the header of an answer what this node says of itself in calls.
 func (s *Set) Introduce(h http.Header) {
 	ours := s.View().header
-	for _, name := range [...]string{HeaderProtocol, HeaderRing, HeaderStart, HeaderLeaving} {
+	for _, name := range [...]string{wire.HeaderProtocol, wire.HeaderRing, wire.HeaderStart, wire.HeaderLeaving} {
 		if values := ours[name]; values != nil {
 			h[name] = values
 		}
@@ -303,7 +304,7 @@ func (s *Set) Introduce(h http.Header) {
 func (s *Set) Heard(from string, h http.Header) {
 	s.heardOfLife(from, h)
 	v := s.View()
-	if v == nil || h.Get(HeaderProtocol) == Protocol && h.Get(HeaderRing) == v.ring.Fingerprint() {
+	if v == nil || h.Get(wire.HeaderProtocol) == wire.Protocol && h.Get(wire.HeaderRing) == v.ring.Fingerprint() {
 		s.mismatched.Delete(from)
 		return
 	}
@@ -311,10 +312,10 @@ func (s *Set) Heard(from string, h http.Header) {
 	if v.peers[from] == nil {
 		from = "" // whoever claims to be somebody else doesn't get memory of ours
 	}
-	odd := h.Get(HeaderProtocol) + " " + h.Get(HeaderRing)
+	odd := h.Get(wire.HeaderProtocol) + " " + h.Get(wire.HeaderRing)
 	if last, _ := s.mismatched.Swap(from, odd); last != odd {
-		s.loud.Warn().Str("peer", from).Str("its_protocol", h.Get(HeaderProtocol)).Str("our_protocol", Protocol).
-			Str("its_ring", h.Get(HeaderRing)).Str("our_ring", v.ring.Fingerprint()).
+		s.loud.Warn().Str("peer", from).Str("its_protocol", h.Get(wire.HeaderProtocol)).Str("our_protocol", wire.Protocol).
+			Str("its_ring", h.Get(wire.HeaderRing)).Str("our_ring", v.ring.Fingerprint()).
 			Msg("a peer has another list of nodes, or another version")
 	}
 }
@@ -322,8 +323,8 @@ func (s *Set) Heard(from string, h http.Header) {
 // heardOfLife notes that a listed node is about to leave, or is there again in another life. Once it is through, the view shows
 // that, whoever has noted it.
 func (s *Set) heardOfLife(from string, h http.Header) {
-	start, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
-	v, leaving := s.View(), h.Get(HeaderLeaving) != ""
+	start, err := strconv.ParseInt(h.Get(wire.HeaderStart), 10, 64)
+	v, leaving := s.View(), h.Get(wire.HeaderLeaving) != ""
 	p := v.peer(from)
 	if err != nil || p == nil || p.life.Load() == start && (!leaving || v.lacks(p)) {
 		return
@@ -392,7 +393,7 @@ func (s *Set) TellLeaving(ctx context.Context) {
 	var calls sync.WaitGroup
 	for _, p := range s.View().peers {
 		if !p.health.down.Load() {
-			calls.Go(func() { p.tell(ctx, LeavePath, struct{}{}, new(struct{})) })
+			calls.Go(func() { p.tell(ctx, wire.LeavePath, struct{}{}, new(struct{})) })
 		}
 	}
 	calls.Wait()

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/limits"
+	"weir/limits/wire"
 )
 
 // Start names the life of this process, in all calls.
@@ -42,14 +42,14 @@ func (s *Set) Knows(node string) bool {
 
 // Report tells a node what was taken from its limits, and gives the states that it answers with. The error is a [Failure]
 // or a [*Rejection].
-func (s *Set) Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error) {
-	answer := new(limits.States)
-	return answer, s.tell(ctx, node, ReportPath, report, answer, report.Seq == 0)
+func (s *Set) Report(ctx context.Context, node string, report *wire.Report) (*wire.StateUpdate, error) {
+	answer := new(wire.StateUpdate)
+	return answer, s.tell(ctx, node, wire.ReportPath, report, answer, report.Seq == 0)
 }
 
 // Publish tells a node the states of limits that this one owns. The error is a [Failure] or a [*Rejection].
-func (s *Set) Publish(ctx context.Context, node string, states *limits.States) error {
-	return s.tell(ctx, node, StatesPath, states, new(struct{}), false)
+func (s *Set) Publish(ctx context.Context, node string, states *wire.StateUpdate) error {
+	return s.tell(ctx, node, wire.StatesPath, states, new(struct{}), false)
 }
 
 // Ring gives the fingerprint of the present ring, "" before there is one, and the other nodes in it.
@@ -80,7 +80,7 @@ func (s *Set) Lost() (lost bool) {
 
 // Take asks the peer for the states of some limits that it owned before, and gives them in order: whole ones where it has
 // none. Calls that come together travel together.
-func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, error) {
+func (p *Peer) Take(ctx context.Context, names []wire.Key) ([]wire.KeyedState, error) {
 	if p.health.down.Load() {
 		return nil, ErrDown
 	}
@@ -88,9 +88,9 @@ func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, e
 	return states, p.settle(err)
 }
 
-func (p *Peer) take(names []limits.Name) ([]limits.Named, error) {
-	var answer limits.States
-	err := p.tell(context.Background(), TakePath, &limits.Names{Names: names}, &answer)
+func (p *Peer) take(names []wire.Key) ([]wire.KeyedState, error) {
+	var answer wire.StateUpdate
+	err := p.tell(context.Background(), wire.TakePath, &wire.TakeRequest{Names: names}, &answer)
 	if err != ErrUnreachable { // who isn't there yet has nothing to give, and that is no outage
 		p.conclude(err)
 	}
@@ -118,7 +118,7 @@ func (s *Set) tell(ctx context.Context, node, path string, message, answer any, 
 
 // tell sends a message that isn't a group of checks. Unlike those it may be repeated, since it says when it was.
 func (p *Peer) tell(ctx context.Context, path string, message, answer any) error {
-	body, err := limits.AppendMessage(usedText(), message)
+	body, err := wire.AppendMessage(usedText(), message)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 	if err != nil {
 		return p.classify(err)
 	}
-	if err := limits.Unmarshal(text, answer); err != nil {
+	if err := wire.Unmarshal(text, answer); err != nil {
 		p.set.options.Log.Warn().Str("peer", p.name).Str("path", path).Err(err).Msg("a peer's answer makes no sense")
 		p.cause.Store(new(error(ErrBroken)))
 		return ErrBroken
@@ -141,7 +141,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 // patience is the time that a call with a message may take. For states that move it is more: nobody waits for them, they keep
 // the peer busy while it has much else to do, and whoever has to send them again comes to no end.
 func (p *Peer) patience(message any) time.Duration {
-	if r, ok := message.(*limits.Report); ok && len(r.States) > 0 {
+	if r, ok := message.(*wire.Report); ok && len(r.States) > 0 {
 		return 4 * p.set.options.Timeout
 	}
 	return p.set.options.Timeout
