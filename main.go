@@ -32,6 +32,7 @@ import (
 
 	"weir/global"
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 	"weir/peers/discovery"
 	"weir/server"
@@ -670,7 +671,7 @@ type batchLimit int
 // UnmarshalText reads decimal digits.
 func (n *batchLimit) UnmarshalText(text []byte) error {
 	v, err := strconv.Atoi(string(text))
-	if err != nil || v < 1 || v > limits.MaxItems {
+	if err != nil || v < 1 || v > wire.MaxItems {
 		return errors.New("must be a whole number from 1 to 1000")
 	}
 	*n = batchLimit(v)

@@ -18,13 +18,13 @@ func TestRemembersOnce(t *testing.T) {
 		r := limits.Request{Name: "n", UniqueKey: fmt.Sprint(i), Hits: 10, Limit: 100, Duration: 60_000}
 		a.limiter.Check(r)
 		r.Hits = 0
-		id := r.AppendID(nil)
+		q := queryOf(&r)
 		var calls sync.WaitGroup
 		for range 4 {
-			calls.Go(func() { a.sync.Count(id, &r, false) })
+			calls.Go(func() { a.sync.Count(q, false) })
 		}
 		calls.Wait()
-		if result := a.sync.Count(id, &r, false); result.Remaining != 90 {
+		if result := a.sync.Count(q, false); result.Remaining != 90 {
 			t.Fatalf("limit %d: %d left", i, result.Remaining)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
 )
 
 // benchKey is a key of 40 bytes.
@@ -25,14 +26,14 @@ func BenchmarkCheck(b *testing.B) {
 			w.slack = 1
 			w.nodes[1].restart()
 			owner, n := w.nodes[0], w.nodes[1]
-			r := limits.Request{Name: "requests", UniqueKey: benchKey(), Hits: test.used, Limit: limit, Duration: 3_600_000, Behavior: limits.Global}
+			r := limits.Request{Name: "requests", UniqueKey: benchKey(), Hits: test.used, Limit: limit, Duration: 3_600_000, Behavior: bucket.Global}
 			w.place[r.UniqueKey] = owner.name
 			n.check(r) // asks, and has a copy then
 			r.Hits = 1
-			id := r.AppendID(nil)
+			q := queryOf(&r)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, ok := n.sync.Check(id, &r, owner.name, false); !ok {
+				if _, ok := n.sync.Check(q, owner.name, false); !ok {
 					b.Fatal("there is no copy")
 				}
 			}
@@ -56,14 +57,16 @@ func BenchmarkMemory(b *testing.B) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		r := limits.Request{Name: "requests", Hits: 1, Limit: 1_000_000, Duration: 3_600_000, Behavior: limits.Global}
-		var id []byte
+		r := limits.Request{Name: "requests", Hits: 1, Limit: 1_000_000, Duration: 3_600_000, Behavior: bucket.Global}
+		var q bucket.Query
 		for _, key := range keys {
 			r.UniqueKey = key
-			id = r.AppendID(id[:0])
-			told := &limits.Snapshot{Start: 1, Version: 1, Now: n.time().UnixNano(), Limit: 1_000_000, Duration: 3_600_000_000_000, Used: 1}
-			n.sync.Learn(id, &r, w.nodes[0].name, told)
-			n.sync.Check(id, &r, w.nodes[0].name, false)
+			if err := q.Prepare(&r, zones); err != nil {
+				b.Fatal(err)
+			}
+			told := &bucket.Snapshot{Start: 1, Version: 1, Now: n.time().UnixNano(), Limit: 1_000_000, Duration: 3_600_000_000_000, Used: 1}
+			n.sync.Learn(&q, w.nodes[0].name, told)
+			n.sync.Check(&q, w.nodes[0].name, false)
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)

@@ -10,12 +10,14 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // An entry is what this node holds of a limit that another one owns.
 type entry struct {
 	// The copy: what the owner last said, with all on top that was taken since. It is in the owner's time.
-	state  limits.State
+	state  bucket.State
 	until  time.Time     // the owner tells of changes until then; zero if there is no copy
 	ahead  time.Duration // the owner's clock, compared with ours
 	source               // what the owner last said
@@ -31,7 +33,7 @@ type source struct{ start, epoch, version int64 }
 
 // A debt is hits, by our clock, and of what state they were taken.
 type debt struct {
-	limits.Debt
+	bucket.Debt
 	from source
 }
 
@@ -102,23 +104,23 @@ func (sh *shard) add(id []byte) *entry {
 	return e
 }
 
-// Check decides on r, whose limit id names and another node owns, from this node's copy. It is false where the owner must
+// Check decides on q, whose limit another node owns, from this node's copy. It is false where the owner must
 // be asked, which is then to be told to Learn or Missed. While the owner is away, or hasn't answered the last question, the
 // copy decides alone, whatever is asked; then it is false only if there is none.
-func (s *Syncer) Check(id []byte, r *limits.Request, node string, away bool) (result limits.Result, ok bool) {
+func (s *Syncer) Check(q *bucket.Query, node string, away bool) (result limits.Result, ok bool) {
 	o := s.owner(node)
 	alone := away || o.silent.Load()
 	now := s.limiter.Now()
-	sh := s.shardOf(id)
+	sh := s.shardOf(q.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e := sh.get(id)
+	e := sh.get(q.ID)
 	if e == nil || !e.hasCopy() || !alone && now.After(e.until) {
 		return result, false
 	}
 	if alone {
-		result = s.decideAlone(e, id, r, o, now, true)
-	} else if result, ok = s.decide(e, id, r, o, now); !ok {
+		result = s.decideAlone(e, q, o, now, true)
+	} else if result, ok = s.decide(e, q, o, now); !ok {
 		return result, false
 	}
 	s.label(&result, node, alone)
@@ -136,7 +138,7 @@ func (s *Syncer) HasCopy(id []byte) bool {
 
 // label says where an answer comes from.
 func (s *Syncer) label(result *limits.Result, node string, alone bool) {
-	result.Metadata.Owner, result.Metadata.Source = node, limits.SourceReplica
+	result.Metadata.Owner, result.Metadata.Source = node, bucket.SourceReplica
 	if !alone {
 		s.metrics.fromCopy.Inc()
 		return
@@ -149,21 +151,21 @@ func (s *Syncer) label(result *limits.Result, node string, alone bool) {
 const ownerSilent = "owner_silent"
 
 // decide takes hits from a copy within the allowance. What changes more than the usage of a window is the owner's to decide.
-func (s *Syncer) decide(e *entry, id []byte, r *limits.Request, o *owner, now time.Time) (result limits.Result, ok bool) {
-	if r.Hits < 0 || r.Behavior&(limits.ResetRemaining|limits.DrainOverLimit) != 0 {
+func (s *Syncer) decide(e *entry, q *bucket.Query, o *owner, now time.Time) (result limits.Result, ok bool) {
+	if q.Hits < 0 || q.Behavior&(limits.ResetRemaining|limits.DrainOverLimit) != 0 {
 		return result, false
 	}
-	next, result, ok := s.limiter.Try(&e.state, r, now.Add(e.ahead))
-	if !ok || result.Status != limits.StatusOK || r.Hits == 0 {
+	next, result, ok := e.state.CheckCopy(q, now.Add(e.ahead))
+	if !ok || result.Status != limits.StatusOK || q.Hits == 0 {
 		return result, ok
 	}
-	may, owed := s.allowance(r), e.gathered.Hits(now)+e.frozen.Hits(now)
-	if r.Hits > may-owed {
+	may, owed := s.allowance(q), e.gathered.Hits(now)+e.frozen.Hits(now)
+	if q.Hits > may-owed {
 		return result, false
 	}
-	s.gather(e, id, r.Hits, &next, o, now)
+	s.gather(e, q, &next, o, now)
 	e.state = next
-	if owed+r.Hits > may/2 {
+	if owed+q.Hits > may/2 {
 		s.reportSoon(o)
 	}
 	return result, true
@@ -172,69 +174,69 @@ func (s *Syncer) decide(e *entry, id []byte, r *limits.Request, o *owner, now ti
 // decideAlone takes hits from a copy, whatever they are, and owes them if it may: hits whose fate is unknown must not be
 // counted twice. Where the copy has changed in a way that the owner will not hear of, it is the owner's word that counts as
 // soon as there is one.
-func (s *Syncer) decideAlone(e *entry, id []byte, r *limits.Request, o *owner, now time.Time, owe bool) limits.Result {
+func (s *Syncer) decideAlone(e *entry, q *bucket.Query, o *owner, now time.Time, owe bool) limits.Result {
 	at := now.Add(e.ahead)
-	next, result, same := s.limiter.Try(&e.state, r, at)
-	if r.Hits == 0 && r.Behavior&limits.ResetRemaining == 0 {
+	next, result, same := e.state.CheckCopy(q, at)
+	if q.Hits == 0 && q.Behavior&limits.ResetRemaining == 0 {
 		return result
 	}
 	if !same {
 		e.source = source{} // the owner knows nothing of the window that this may begin
 	}
 	e.state = next
-	if owe && takes(r, &result) {
-		s.gather(e, id, r.Hits, &next, o, now)
-	} else if result.Status == limits.StatusOK || r.Behavior&limits.DrainOverLimit != 0 {
+	if owe && takes(q, &result) {
+		s.gather(e, q, &next, o, now)
+	} else if result.Status == limits.StatusOK || q.Behavior&limits.DrainOverLimit != 0 {
 		e.doubt(now)
 	}
 	return result
 }
 
 // takes says whether a decision has taken hits.
-func takes(r *limits.Request, result *limits.Result) bool {
-	return result.Status == limits.StatusOK && r.Hits > 0 && r.Behavior&limits.ResetRemaining == 0
+func takes(q *bucket.Query, result *limits.Result) bool {
+	return result.Status == limits.StatusOK && q.Hits > 0 && q.Behavior&limits.ResetRemaining == 0
 }
 
-// Learn takes over what the owner told of a limit when it was asked, as r did; nil if it told nothing. The copy is good as
+// Learn takes over what the owner told of a limit when it was asked, as q did; nil if it told nothing. The copy is good as
 // long as the limit takes to be whole again.
-func (s *Syncer) Learn(id []byte, r *limits.Request, node string, n *limits.Snapshot) {
+func (s *Syncer) Learn(q *bucket.Query, node string, n *bucket.Snapshot) {
 	s.heard(s.owner(node))
 	s.metrics.asked.Inc()
 	if n == nil {
 		return
 	}
 	now := s.limiter.Now()
-	sh := s.shardOf(id)
+	sh := s.shardOf(q.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.add(id); e != nil && s.update(e, n, true, now) {
-		e.until = now.Add(s.limiter.Window(r))
+	if e := sh.add(q.ID); e != nil && s.update(e, n, true, now) {
+		e.until = now.Add(q.Window())
 	}
 }
 
-// Missed decides on r from the copy alone, after the owner was asked at a time (of Clock) and did not answer; false if
+// Missed decides on q from the copy alone, after the owner was asked at a time (of Clock) and did not answer; false if
 // there is no copy. Unless the owner has answered something since, copies decide alone from now on until it does. counted
 // says that the owner may have counted the hits all the same.
-func (s *Syncer) Missed(id []byte, r *limits.Request, node string, asked time.Duration, counted bool) (result limits.Result, ok bool) {
+func (s *Syncer) Missed(q *bucket.Query, node string, asked time.Duration, counted bool) (result limits.Result, ok bool) {
 	o := s.owner(node)
 	if time.Duration(o.answered.Load()) < asked {
 		o.silent.Store(true)
 	}
 	now := s.limiter.Now()
-	sh := s.shardOf(id)
+	sh := s.shardOf(q.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e := sh.get(id)
+	e := sh.get(q.ID)
 	if e == nil || !e.hasCopy() {
 		return result, false
 	}
-	result = s.decideAlone(e, id, r, o, now, !counted)
+	result = s.decideAlone(e, q, o, now, !counted)
 	s.label(&result, node, true)
 	return result, true
 }
 
 // Published takes over what a node tells of limits that it owns. That is no answer: who can be heard need not hear.
-func (s *Syncer) Published(node string, states *limits.States) {
+func (s *Syncer) Published(node string, states *wire.StateUpdate) {
 	now := s.limiter.Now()
 	var id []byte
 	for i := range states.States {
@@ -258,7 +260,7 @@ func (s *Syncer) owns(node string, id []byte) bool {
 
 // update makes the copy what the owner says, unless it said something newer before. What is in direct answer to this node
 // is from the owner's present life; anything else from another life may be late.
-func (s *Syncer) update(e *entry, n *limits.Snapshot, direct bool, now time.Time) (took bool) {
+func (s *Syncer) update(e *entry, n *bucket.Snapshot, direct bool, now time.Time) (took bool) {
 	from := source{n.Start, n.Epoch, n.Version}
 	state, sane := n.State()
 	switch {
@@ -286,7 +288,7 @@ func (s *Syncer) update(e *entry, n *limits.Snapshot, direct bool, now time.Time
 }
 
 // put puts a debt on what the owner said.
-func (s *Syncer) put(state limits.State, d *debt, ahead time.Duration, now time.Time) limits.State {
+func (s *Syncer) put(state bucket.State, d *debt, ahead time.Duration, now time.Time) bucket.State {
 	shifted := d.Shift(ahead)
 	next, _ := state.Join(&shifted, now.Add(ahead))
 	return next

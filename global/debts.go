@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // self names this node as an owner, as Cluster.Owner does. Its queue also keeps the debts whose owner isn't known.
@@ -21,12 +23,12 @@ type owner struct {
 	answered atomic.Int64 // when it last said something, by Clock
 	due      atomic.Bool  // a report is to go early
 
-	sending turn           // taken while a report is on its way: there is one at a time
-	seq     int64          // of the last report; guarded by sending
-	report  []frozen       // the one that is not acknowledged; guarded by sending
-	states  []limits.Named // memory for those in it as they are told; guarded by sending
-	failed  bool           // it has been sent before; guarded by sending
-	handed  string         // the ring for which it has heard that it has everything; guarded by sending
+	sending turn              // taken while a report is on its way: there is one at a time
+	seq     int64             // of the last report; guarded by sending
+	report  []frozen          // the one that is not acknowledged; guarded by sending
+	states  []wire.KeyedState // memory for those in it as they are told; guarded by sending
+	failed  bool              // it has been sent before; guarded by sending
+	handed  string            // the ring for which it has heard that it has everything; guarded by sending
 
 	mu       sync.Mutex    // guards all below; may be locked while a shard or moves is, not the other way round
 	line     []string      // limits with something gathered
@@ -78,7 +80,7 @@ type frozen struct {
 
 // What bounds a message: how many debts or states are in it, and their bytes, for all of which there is room in 4 MiB.
 const (
-	maxReport = limits.MaxItems
+	maxReport = wire.MaxItems
 	maxBytes  = 3 << 20
 )
 
@@ -119,45 +121,47 @@ func (s *Syncer) reportSoon(o *owner) {
 	}
 }
 
-// Count decides on r, whose limit id names, though another node owns it: that can't be asked. What it takes is owed, unless
+// Count decides on q, though another node owns its limit: that can't be asked. What it takes is owed, unless
 // the owner may have counted it all the same. It is not the count of this node's own limits, should this become one.
-func (s *Syncer) Count(id []byte, r *limits.Request, owe bool) limits.Result {
-	s.rememberAway(id)
-	result := s.away.Check(*r)
-	if !owe || !takes(r, &result) {
+func (s *Syncer) Count(q *bucket.Query, owe bool) limits.Result {
+	s.rememberAway(q.ID)
+	results := []limits.Result{{}}
+	s.away.CheckPrepared([]bucket.Query{*q}, []int{0}, results)
+	result := results[0]
+	if !owe || !takes(q, &result) {
 		return result
 	}
-	state := s.away.State(id)
+	state := s.away.State(q.ID)
 	now := s.limiter.Now()
 	if state.Whole(now) {
 		return result // it is over already
 	}
-	node, _ := s.cluster.Owner(id)
-	sh := s.shardOf(id)
+	node, _ := s.cluster.Owner(q.ID)
+	sh := s.shardOf(q.ID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.add(id); e != nil {
-		s.gatherFrom(e, id, r.Hits, &state, source{}, s.owner(node), now)
+	if e := sh.add(q.ID); e != nil {
+		s.gatherFrom(e, q, &state, source{}, s.owner(node), now)
 	} else {
-		s.metrics.dropped(droppedFull, r.Hits)
+		s.metrics.dropped(droppedFull, q.Hits)
 	}
 	return result
 }
 
 // gather adds hits that were taken from a copy, which is next after it.
-func (s *Syncer) gather(e *entry, id []byte, hits int64, next *limits.State, o *owner, now time.Time) {
+func (s *Syncer) gather(e *entry, q *bucket.Query, next *bucket.State, o *owner, now time.Time) {
 	ours := next.Shift(-e.ahead)
-	s.gatherFrom(e, id, hits, &ours, e.source, o, now)
+	s.gatherFrom(e, q, &ours, e.source, o, now)
 }
 
-func (s *Syncer) gatherFrom(e *entry, id []byte, hits int64, state *limits.State, from source, o *owner, now time.Time) {
+func (s *Syncer) gatherFrom(e *entry, q *bucket.Query, state *bucket.State, from source, o *owner, now time.Time) {
 	if e.gathered.forgiven(from) {
 		s.metrics.dropped(droppedReset, e.gathered.Hits(now))
 		e.gathered = debt{}
 	}
-	s.metrics.dropped(droppedAlgorithm, e.gathered.Add(hits, state, now))
+	s.metrics.dropped(droppedAlgorithm, e.gathered.Add(q.Hits, state, now))
 	e.gathered.from = from
-	s.lineUp(e, id, o)
+	s.lineUp(e, q.ID, o)
 }
 
 // lineUp puts a limit with something gathered in its owner's line.
@@ -310,8 +314,8 @@ func (s *Syncer) freezeOne(o *owner, id string, now time.Time) {
 }
 
 // count counts a debt here.
-func (s *Syncer) count(id []byte, d *limits.Debt) {
-	hits, ok := s.limiter.Owe(id, d)
+func (s *Syncer) count(id []byte, d *bucket.Debt) {
+	hits, ok := s.limiter.ApplyDebt(id, d)
 	if !ok {
 		s.metrics.dropped(droppedAlgorithm, hits)
 		return
@@ -321,10 +325,10 @@ func (s *Syncer) count(id []byte, d *limits.Debt) {
 }
 
 // message is the report as it is sent now: the same hits, at their age.
-func (s *Syncer) message(o *owner) *limits.Report {
+func (s *Syncer) message(o *owner) *wire.Report {
 	now := s.limiter.Now()
 	moves := o.moves()
-	r := &limits.Report{Start: s.cluster.Incarnation(), Debts: make([]limits.Owed, 0, len(o.report)-moves)}
+	r := &wire.Report{Start: s.cluster.Incarnation(), Debts: make([]wire.Debt, 0, len(o.report)-moves)}
 	if moves > 0 {
 		o.states = slices.Grow(o.states[:0], moves)
 		r.States = o.states
@@ -332,12 +336,12 @@ func (s *Syncer) message(o *owner) *limits.Report {
 	for i := range o.report {
 		f := &o.report[i]
 		if f.moved.take != 0 {
-			var n limits.Named
+			var n wire.KeyedState
 			s.describe(&n, f.id, f.moved)
 			r.States = append(r.States, n)
 			continue
 		}
-		owed, ok := f.debt.Owed(f.id, now)
+		owed, ok := wire.NewDebt(&f.debt.Debt, f.id, now)
 		if !ok { // it is over, so there will be no answer to it, while an earlier one may have been lost
 			s.withEntry(bytesOf(f.id), func(e *entry) { e.doubt(now) })
 			continue
@@ -363,7 +367,7 @@ func (o *owner) moves() (n int) {
 }
 
 // acknowledge drops the report that was answered, and takes over the states in the answer.
-func (s *Syncer) acknowledge(o *owner, answer *limits.States) {
+func (s *Syncer) acknowledge(o *owner, answer *wire.StateUpdate) {
 	s.heard(o)
 	now := s.limiter.Now()
 	for i := range o.report {

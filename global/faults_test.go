@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // TestACopyDecidesAlone has an owner not answer a question, and then answer again.
@@ -35,7 +37,7 @@ func TestACopyDecidesAlone(t *testing.T) {
 				r.Hits = 10 // more than it may take
 				got := n.check(r)
 				got.wants(t, "missed", ok, 89)
-				if got.Metadata != (limits.Metadata{Owner: "a", Source: "replica", Degraded: "owner_silent"}) {
+				if got.Metadata != (bucket.Metadata{Owner: "a", Source: "replica", Degraded: "owner_silent"}) {
 					t.Errorf("%+v", got.Metadata)
 				}
 				w.hear()
@@ -108,7 +110,7 @@ func TestAPublicationIsNoAnswer(t *testing.T) {
 	owner, n := w.nodes[0], w.nodes[1]
 	r := w.of(limits.TokenBucket, 1)
 	n.check(r)
-	n.sync.Missed(r.AppendID(nil), &r, "a", n.sync.Clock(), true)
+	n.sync.Missed(queryOf(&r), "a", n.sync.Clock(), true)
 	owner.check(r)
 	owner.mustSync()
 	if !n.sync.owner("a").silent.Load() {
@@ -125,13 +127,13 @@ func TestALateMissIsNoSilence(t *testing.T) {
 	asked := n.sync.Clock()
 	n.check(r) // from the copy, and owed
 	n.mustSync()
-	if _, ok := n.sync.Missed(r.AppendID(nil), &r, "a", asked, true); !ok {
+	if _, ok := n.sync.Missed(queryOf(&r), "a", asked, true); !ok {
 		t.Error("the copy doesn't decide")
 	}
 	if n.sync.owner("a").silent.Load() {
 		t.Error("the owner passes for silent")
 	}
-	n.sync.Missed(r.AppendID(nil), &r, "a", n.sync.Clock(), true)
+	n.sync.Missed(queryOf(&r), "a", n.sync.Clock(), true)
 	if !n.sync.owner("a").silent.Load() {
 		t.Error("the owner doesn't pass for silent")
 	}
@@ -147,7 +149,7 @@ func TestWithoutACopyNobodyDecidesAlone(t *testing.T) {
 	n.out = []*node{owner}
 	n.check(r).wants(t, "stand-in", ok, 97)
 	n.check(r).wants(t, "stand-in", ok, 96) // what is owed is no copy
-	n.sync.Published("a", &limits.States{States: []limits.Named{{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: limits.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
+	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: bucket.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
 	n.check(r).wants(t, "stand-in", ok, 95) // nobody asked for that
 	w.heal()
 	w.settle(2)
@@ -319,7 +321,7 @@ func TestDebtsOfAFormerOwner(t *testing.T) {
 		n.check(r)                        // stands behind it
 		w.place["key"] = "c"
 		w.heal()
-		former.heard = func(*limits.Report) {
+		former.heard = func(*wire.Report) {
 			owner.check(r) // which knows nothing yet
 		}
 		w.hear()
@@ -531,8 +533,9 @@ func TestWhoBecomesTheOwner(t *testing.T) {
 			}, 2},
 			{"both, one by a third node", func(w *world, n *node, r limits.Request) {
 				n.countFor(w.nodes[2], r)
-				owed := limits.Owed{Name: r.Name, UniqueKey: r.UniqueKey, Algorithm: a, Limit: 100, Duration: int64(time.Hour), Hits: 1}
-				n.sync.Receive("c", &limits.Report{Start: 99, Seq: 1, Debts: []limits.Owed{owed}})
+				owed := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey,
+					DebtSnapshot: bucket.DebtSnapshot{Algorithm: a, Limit: 100, Duration: int64(time.Hour), Hits: 1}}
+				n.sync.Receive("c", &wire.Report{Start: 99, Seq: 1, Debts: []wire.Debt{owed}})
 			}, 2},
 		} {
 			t.Run(test.what, func(t *testing.T) {
@@ -720,23 +723,24 @@ func TestLies(t *testing.T) {
 	owner, n := w.nodes[0], w.nodes[1]
 	r := w.of(limits.TokenBucket, 1)
 	n.check(r)
-	good := limits.Owed{Name: r.Name, UniqueKey: r.UniqueKey, Limit: 100, Duration: int64(time.Hour), Hits: 1, Copy: true}
+	good := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey, Copy: true,
+		DebtSnapshot: bucket.DebtSnapshot{Limit: 100, Duration: int64(time.Hour), Hits: 1}}
 	long := string(make([]byte, 300))
 	seq := int64(0)
-	for what, change := range map[string]func(o *limits.Owed){
-		"negative hits":        func(o *limits.Owed) { o.Hits = -50 },
-		"no hits":              func(o *limits.Owed) { o.Hits = 0 },
-		"an unknown algorithm": func(o *limits.Owed) { o.Algorithm = 77 },
-		"no name":              func(o *limits.Owed) { o.Name, o.UniqueKey = "", "" },
-		"a long name":          func(o *limits.Owed) { o.Name = long },
-		"no duration":          func(o *limits.Owed) { o.Duration = 0 },
-		"an age":               func(o *limits.Owed) { o.Age = math.MaxInt64 },
-		"a negative limit":     func(o *limits.Owed) { o.Limit = math.MinInt64 },
+	for what, change := range map[string]func(o *wire.Debt){
+		"negative hits":        func(o *wire.Debt) { o.Hits = -50 },
+		"no hits":              func(o *wire.Debt) { o.Hits = 0 },
+		"an unknown algorithm": func(o *wire.Debt) { o.Algorithm = 77 },
+		"no name":              func(o *wire.Debt) { o.Name, o.UniqueKey = "", "" },
+		"a long name":          func(o *wire.Debt) { o.Name = long },
+		"no duration":          func(o *wire.Debt) { o.Duration = 0 },
+		"an age":               func(o *wire.Debt) { o.Age = math.MaxInt64 },
+		"a negative limit":     func(o *wire.Debt) { o.Limit = math.MinInt64 },
 	} {
 		o := good
 		change(&o)
 		seq++
-		if got := owner.sync.Receive("b", &limits.Report{Start: 99, Seq: seq, Debts: []limits.Owed{o}}); len(got.States) != 0 {
+		if got := owner.sync.Receive("b", &wire.Report{Start: 99, Seq: seq, Debts: []wire.Debt{o}}); len(got.States) != 0 {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}
@@ -744,36 +748,38 @@ func TestLies(t *testing.T) {
 	owner.wantMetrics("weir_received_hits_total", "0", "weir_global_shares", "1", `weir_dropped_hits_total{reason="invalid"}`, "8")
 	o := good
 	o.Algorithm, o.Copy, o.Start, o.Epoch = 77, false, owner.start, -1
-	got := owner.sync.Receive("b", &limits.Report{Start: 99, Seq: 100, Debts: []limits.Owed{o, good, o}})
+	got := owner.sync.Receive("b", &wire.Report{Start: 99, Seq: 100, Debts: []wire.Debt{o, good, o}})
 	if len(got.States) != 1 || got.States[0].Acked != 100 || got.States[0].Used != 2 { // the good ones count
 		t.Errorf("%+v", got)
 	}
 
-	state := limits.Snapshot{Start: owner.start, Version: 1000, Now: w.now.UnixNano(), Limit: 100, Duration: int64(time.Hour), Used: 50}
-	for what, change := range map[string]func(n *limits.Named){
-		"negative hits":        func(n *limits.Named) { n.Used = -1 },
-		"an unknown algorithm": func(n *limits.Named) { n.Algorithm = 3 },
-		"no duration":          func(n *limits.Named) { n.Duration = 0 },
-		"a time before all":    func(n *limits.Named) { n.Now = math.MinInt64 },
-		"whole, before all":    func(n *limits.Named) { n.Snapshot = limits.Snapshot{Start: n.Start, Version: 1000, Now: math.MinInt64} },
-		"no name":              func(n *limits.Named) { n.Name, n.UniqueKey = "", "" },
-		"a long name":          func(n *limits.Named) { n.Name = long },
-		"what nobody asked":    func(n *limits.Named) { n.UniqueKey = "other" },
+	state := bucket.Snapshot{Start: owner.start, Version: 1000, Now: w.now.UnixNano(), Limit: 100, Duration: int64(time.Hour), Used: 50}
+	for what, change := range map[string]func(n *wire.KeyedState){
+		"negative hits":        func(n *wire.KeyedState) { n.Used = -1 },
+		"an unknown algorithm": func(n *wire.KeyedState) { n.Algorithm = 3 },
+		"no duration":          func(n *wire.KeyedState) { n.Duration = 0 },
+		"a time before all":    func(n *wire.KeyedState) { n.Now = math.MinInt64 },
+		"whole, before all": func(n *wire.KeyedState) {
+			n.Snapshot = bucket.Snapshot{Start: n.Start, Version: 1000, Now: math.MinInt64}
+		},
+		"no name":           func(n *wire.KeyedState) { n.Name, n.UniqueKey = "", "" },
+		"a long name":       func(n *wire.KeyedState) { n.Name = long },
+		"what nobody asked": func(n *wire.KeyedState) { n.UniqueKey = "other" },
 	} {
-		named := limits.Named{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
+		named := wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
 		change(&named)
-		n.sync.Published("a", &limits.States{States: []limits.Named{named}})
-		n.sync.acknowledge(n.sync.owner("a"), &limits.States{States: []limits.Named{named}})
-		n.sync.Learn(r.AppendID(nil), &r, "a", nil)
+		n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{named}})
+		n.sync.acknowledge(n.sync.owner("a"), &wire.StateUpdate{States: []wire.KeyedState{named}})
+		n.sync.Learn(queryOf(&r), "a", nil)
 		if got := n.look(r); got.from != "copy" || got.Remaining != 99 {
 			t.Errorf("%s: %+v, from %s", what, got.Result, got.from)
 		}
 		n.wantMetrics("weir_global_copies", "1")
 	}
-	named := limits.Named{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
-	n.sync.Published("b", &limits.States{States: []limits.Named{named}}) // who doesn't own it
+	named := wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
+	n.sync.Published("b", &wire.StateUpdate{States: []wire.KeyedState{named}}) // who doesn't own it
 	n.look(r).wants(t, "copy", ok, 99)
-	n.sync.Published("a", &limits.States{States: []limits.Named{named}})
+	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{named}})
 	n.look(r).wants(t, "copy", ok, 50)
 }
 
@@ -912,9 +918,10 @@ func TestADebtWithoutACopyLeaks(t *testing.T) {
 func TestAFormerOwnerTellsNoStates(t *testing.T) {
 	w := newWorld(t, 3)
 	r := w.of(limits.TokenBucket, 1)
-	owed := limits.Owed{Name: r.Name, UniqueKey: r.UniqueKey, Limit: 100, Duration: int64(time.Hour), Hits: 1, Copy: true}
+	owed := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey, Copy: true,
+		DebtSnapshot: bucket.DebtSnapshot{Limit: 100, Duration: int64(time.Hour), Hits: 1}}
 	former := w.nodes[2]
-	if got := former.sync.Receive("b", &limits.Report{Start: 99, Seq: 1, Debts: []limits.Owed{owed}}); len(got.States) != 0 {
+	if got := former.sync.Receive("b", &wire.Report{Start: 99, Seq: 1, Debts: []wire.Debt{owed}}); len(got.States) != 0 {
 		t.Errorf("%+v", got)
 	}
 	former.wantMetrics("weir_global_shares", "0", "weir_debts", "1")

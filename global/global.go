@@ -22,6 +22,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // A Cluster is what a [Syncer] needs to know of the other nodes. Nodes are called by their names.
@@ -50,10 +52,10 @@ type Cluster interface {
 	HandoverDone(node, ring string)
 
 	// Report sends a report and gives the answer.
-	Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error)
+	Report(ctx context.Context, node string, report *wire.Report) (*wire.StateUpdate, error)
 
 	// Publish tells a node how limits of ours have changed.
-	Publish(ctx context.Context, node string, states *limits.States) error
+	Publish(ctx context.Context, node string, states *wire.StateUpdate) error
 }
 
 // Options says how a [Syncer] works. Zero values of all but Limiter and Cluster are useful.
@@ -184,14 +186,10 @@ func (s *Syncer) Sync(ctx context.Context) error {
 
 const slackUnit = 1_000_000
 
-// allowance gives how many hits of r's limit this node may take before the owner knows of them, so that all nodes together
+// allowance gives how many hits of q's limit this node may take before the owner knows of them, so that all nodes together
 // exceed the limit by no more than the slack. A bucket that is less deep than the limit is high bounds it further.
-func (s *Syncer) allowance(r *limits.Request) int64 {
-	whole := r.Limit
-	if r.Algorithm == limits.LeakyBucket && r.Burst > 0 {
-		whole = min(whole, r.Burst)
-	}
-	hi, lo := bits.Mul64(uint64(whole), s.slack)
+func (s *Syncer) allowance(q *bucket.Query) int64 {
+	hi, lo := bits.Mul64(uint64(q.AtOnce()), s.slack)
 	share, _ := bits.Div64(hi, lo, slackUnit*uint64(max(1, s.cluster.Nodes())))
 	return int64(share)
 }

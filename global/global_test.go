@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 func TestAllowance(t *testing.T) {
@@ -46,7 +48,8 @@ func TestAllowance(t *testing.T) {
 		n := &node{world: w}
 		n.limiter = limits.New(1, n.time)
 		n.sync = New(Options{Limiter: n.limiter, Cluster: n, Slack: test.slack})
-		if got := n.sync.allowance(&limits.Request{Limit: test.limit, Burst: test.burst, Algorithm: test.a}); got != test.want {
+		r := limits.Request{Name: "n", UniqueKey: "k", Limit: test.limit, Burst: test.burst, Algorithm: test.a, Duration: 1}
+		if got := n.sync.allowance(queryOf(&r)); got != test.want {
 			t.Errorf("%+v: %d", test, got)
 		}
 	}
@@ -148,7 +151,7 @@ func TestExhaustedLimitsAreRefusedByCopies(t *testing.T) {
 		r.Hits = 1
 		for range 30 {
 			w.wait(time.Second)
-			if got := n.check(r); got.from != "copy" || got.Status != over || got.Metadata != (limits.Metadata{Owner: "a", Source: "replica"}) {
+			if got := n.check(r); got.from != "copy" || got.Status != over || got.Metadata != (bucket.Metadata{Owner: "a", Source: "replica"}) {
 				t.Errorf("%+v, from %s", got.Result, got.from)
 			}
 		}
@@ -218,7 +221,7 @@ func TestRun(t *testing.T) {
 		w := newWorld(t, 2)
 		owner, n := w.nodes[0], w.nodes[1]
 		heard := make(chan int64, 10)
-		owner.heard = func(report *limits.Report) { heard <- report.Debts[0].Hits }
+		owner.heard = func(report *wire.Report) { heard <- report.Debts[0].Hits }
 		stop := run(w, n, time.Hour)
 		defer stop()
 		r := w.of(limits.TokenBucket, 3)
@@ -232,7 +235,7 @@ func TestRun(t *testing.T) {
 		w := newWorld(t, 3)
 		owner, n, other := w.nodes[0], w.nodes[1], w.nodes[2]
 		told := make(chan int64, 100)
-		other.told = func(_ *node, s limits.Named) { told <- s.Used }
+		other.told = func(_ *node, s wire.KeyedState) { told <- s.Used }
 		r := w.of(limits.TokenBucket, 1)
 		stop := run(w, n, time.Millisecond)
 		defer stop()
@@ -251,7 +254,7 @@ func TestRun(t *testing.T) {
 		w := newWorld(t, 2)
 		owner, n := w.nodes[0], w.nodes[1]
 		told := make(chan int64, 100)
-		n.told = func(_ *node, s limits.Named) { told <- s.Used }
+		n.told = func(_ *node, s wire.KeyedState) { told <- s.Used }
 		r := w.of(limits.TokenBucket, 1)
 		r.Duration = 1000
 		away := r
@@ -434,7 +437,7 @@ func TestManyStates(t *testing.T) {
 	owner, n := w.nodes[0], w.nodes[1]
 	owner.restart()
 	n.restart()
-	const keys = 2*limits.MaxItems + 100
+	const keys = 2*wire.MaxItems + 100
 	each := func(do func(r limits.Request)) {
 		for i := range keys {
 			r := w.of(limits.TokenBucket, 1)
@@ -627,7 +630,7 @@ func TestMemoryForDebtsIsBounded(t *testing.T) {
 			buf[at] = byte('0' + rest%10)
 		}
 		r.UniqueKey = string(buf)
-		n.sync.Count(r.AppendID(nil), &r, true)
+		n.sync.Count(queryOf(&r), true)
 		if i == keys/2 {
 			n.sync.Sync(context.Background()) // which fails
 		}
@@ -642,7 +645,7 @@ func TestMemoryForDebtsIsBounded(t *testing.T) {
 	n.sync.eachOwner(n.sync.forgetEnded)
 	n.wantMetrics("weir_debts", fmt.Sprint(maxReport)) // what is in a report is for its answer to drop
 	r.UniqueKey = "last"
-	n.sync.Learn(r.AppendID(nil), &r, "a", &limits.Snapshot{Start: 1, Version: 1, Now: w.now.UnixNano()})
+	n.sync.Learn(queryOf(&r), "a", &bucket.Snapshot{Start: 1, Version: 1, Now: w.now.UnixNano()})
 	if e := n.entry(r); e == nil || !e.hasCopy() {
 		t.Error("there is no room for a copy")
 	}
@@ -753,7 +756,7 @@ func TestHitsWhileAReportIsOnItsWay(t *testing.T) {
 	r := w.of(limits.TokenBucket, 1)
 	n.check(r)
 	n.check(r)
-	owner.heard = func(*limits.Report) {
+	owner.heard = func(*wire.Report) {
 		owner.heard = nil
 		for range 3 {
 			left := n.look(r).Remaining
@@ -775,7 +778,7 @@ func TestOneThingAtATime(t *testing.T) {
 	n.check(r)
 	owner.check(r)
 	w.hear()
-	n.told = func(*node, limits.Named) {
+	n.told = func(*node, wire.KeyedState) {
 		n.told = nil
 		owner.check(r)
 		owner.mustSync()
@@ -858,7 +861,7 @@ func TestNothingIsOwedOfAWindowThatIsOver(t *testing.T) {
 			w.wait(time.Hour)
 		}
 	}
-	if result := n.sync.Count(r.AppendID(nil), &r, true); result.Status != ok || looks != 2 {
+	if result := n.sync.Count(queryOf(&r), true); result.Status != ok || looks != 2 {
 		t.Errorf("%+v, and the time was asked for %d times", result, looks)
 	}
 	n.wantMetrics("weir_debts", "0", "weir_global_copies", "0")

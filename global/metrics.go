@@ -6,7 +6,7 @@ import (
 
 	vm "github.com/VictoriaMetrics/metrics"
 
-	"weir/limits"
+	"weir/limits/wire"
 )
 
 // metrics holds the numbers of a Syncer. No label ever carries text of a request.
@@ -93,7 +93,7 @@ func (m *metrics) sent(again bool) {
 	}
 }
 
-func (m *metrics) receive(r *limits.Report, isNew bool) {
+func (m *metrics) receive(r *wire.Report, isNew bool) {
 	switch {
 	case isNew:
 		m.received.Inc()

@@ -7,7 +7,8 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with its
@@ -27,7 +28,7 @@ type moves struct {
 
 // A given is a state on its way to its new owner.
 type given struct {
-	state limits.State
+	state bucket.State
 	take  int64
 	node  string
 }
@@ -105,7 +106,7 @@ const lookParts = 8
 // look lets the limits that belong elsewhere stand in line for their owners.
 func (s *Syncer) look() {
 	for part := range lookParts {
-		elsewhere := s.limiter.Find(part, lookParts, func(id []byte) (node string, ok bool) {
+		elsewhere := s.limiter.Scan(part, lookParts, func(id []byte) (node string, ok bool) {
 			node, known := s.cluster.Owner(id)
 			return node, known && node != self
 		})
@@ -192,8 +193,8 @@ func (s *Syncer) giveLocked(id, node string) (g given, fresh, ok bool) {
 
 // Give gives the states of some limits to a node that asks for them, because it owns them now: whole ones where there is
 // nothing to give. They are part of a report to it all the same, since the answer may get lost.
-func (s *Syncer) Give(node string, names []limits.Name) *limits.States {
-	answer := &limits.States{States: make([]limits.Named, len(names))}
+func (s *Syncer) Give(node string, names []wire.Key) *wire.StateUpdate {
+	answer := &wire.StateUpdate{States: make([]wire.KeyedState, len(names))}
 	for i := range names {
 		n := &names[i]
 		answer.States[i].Name, answer.States[i].UniqueKey = n.Name, n.UniqueKey
@@ -217,7 +218,7 @@ func (s *Syncer) hearSoon(node string) {
 	}
 }
 
-func (s *Syncer) giveOne(n *limits.Named, id []byte, node string) {
+func (s *Syncer) giveOne(n *wire.KeyedState, id []byte, node string) {
 	if !s.owns(node, id) {
 		return
 	}
@@ -243,22 +244,22 @@ func (s *Syncer) giveInLine(id, node string) (g given, lined, ok bool) {
 }
 
 // describe makes n tell of a state that is given.
-func (s *Syncer) describe(n *limits.Named, id string, g given) {
-	n.Name, n.UniqueKey = limits.SplitID(id)
+func (s *Syncer) describe(n *wire.KeyedState, id string, g given) {
+	n.Name, n.UniqueKey = bucket.SplitID(id)
 	n.Set(g.state, s.limiter.Now())
 	n.Start, n.Take = s.cluster.Incarnation(), g.take
 }
 
 // TakeOver adds states that other nodes gave to this one's count, each once. Entries without a number are none.
-func (s *Syncer) TakeOver(states []limits.Named) {
+func (s *Syncer) TakeOver(states []wire.KeyedState) {
 	var id []byte
 	for i := range states {
 		n := &states[i]
 		state, sane := n.State()
-		name := limits.Name{Name: n.Name, UniqueKey: n.UniqueKey}
+		name := wire.Key{Name: n.Name, UniqueKey: n.UniqueKey}
 		switch {
 		case n.Take <= 0 || !sane || !name.Valid():
-		case state == (limits.State{}): // it ran out on the way
+		case state == (bucket.State{}): // it ran out on the way
 			s.metrics.expiredStates.Inc()
 		default:
 			id = name.AppendID(id[:0])
@@ -280,7 +281,7 @@ func (m *moves) numbersOf(start int64) *numbers {
 	return t
 }
 
-func (s *Syncer) takeOne(id []byte, n *limits.Named, state limits.State) {
+func (s *Syncer) takeOne(id []byte, n *wire.KeyedState, state bucket.State) {
 	s.moves.mu.Lock()
 	if !s.moves.numbersOf(n.Start).add(n.Take) {
 		s.moves.mu.Unlock()
@@ -351,7 +352,7 @@ func (s *Syncer) moved(id string) {
 
 // rememberAway has this node's count for others begin with what it knows of a limit, if it was its own until a moment ago.
 func (s *Syncer) rememberAway(id []byte) {
-	if s.away.Has(id) {
+	if !s.away.State(id).Empty() {
 		return
 	}
 	s.moves.mu.Lock() // so that of several who come at once one does
@@ -360,7 +361,7 @@ func (s *Syncer) rememberAway(id []byte) {
 	if !ok {
 		g.state = s.limiter.State(id)
 	}
-	if g.state != (limits.State{}) && !s.away.Has(id) {
+	if g.state != (bucket.State{}) && s.away.State(id).Empty() {
 		s.away.Put(id, g.state)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/wire"
 )
 
 const aTake kind = "take"
@@ -38,12 +39,12 @@ func (m *mover) move(r limits.Request, to *node) {
 // take asks the former owner of a limit for its state, as a server does before it counts what it has no state of.
 func (m *mover) take(n *node, r limits.Request) {
 	was, ok := m.before[r.UniqueKey]
-	if !ok || was == n.name || n.limiter.Has(r.AppendID(nil)) {
+	if !ok || was == n.name || !n.limiter.State(r.AppendID(nil)).Empty() {
 		return
 	}
-	former, answer := m.node(was), new(limits.States)
+	former, answer := m.node(was), new(wire.StateUpdate)
 	if n.send(former, aTake, func() {
-		answer = copied(m.world, former.sync.Give(n.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}))
+		answer = copied(m.world, former.sync.Give(n.name, []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}}))
 	}) == nil {
 		n.sync.TakeOver(answer.States)
 	}
@@ -162,7 +163,7 @@ func TestGiveTwice(t *testing.T) {
 	m.move(r, former)
 	r.Hits = 7
 	m.hit(former, r)
-	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}, {Name: "", UniqueKey: "x"}, {Name: "name", UniqueKey: "nobody's"}}
+	ask := []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}, {Name: "", UniqueKey: "x"}, {Name: "name", UniqueKey: "nobody's"}}
 	if got := former.sync.Give(owner.name, ask); got.States[0].Take != 0 {
 		t.Errorf("it gave away what is its own: %+v", got)
 	}
@@ -202,7 +203,7 @@ func TestHandedIsSaidLast(t *testing.T) {
 	b.restart()
 	m.handed = nil
 	reports := 0
-	b.heard = func(report *limits.Report) {
+	b.heard = func(report *wire.Report) {
 		reports++
 		if done := slices.Contains(m.handed, a.name+">"+b.name); done || (report.Handed != "") != (reports == 3) {
 			t.Errorf("report %d has %d states, and says %q", reports, len(report.States), report.Handed)
@@ -253,7 +254,7 @@ func TestNewOwnerLeaves(t *testing.T) {
 		m.move(r, b)
 		m.all(lost)
 		if asked {
-			a.sync.Give(b.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}})
+			a.sync.Give(b.name, []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}})
 		}
 		a.sync.Sync(t.Context())
 		m.heal()
@@ -304,7 +305,7 @@ func TestAskedByWhoLeft(t *testing.T) {
 	m.hit(a, r)
 	m.move(r, b)
 	a.sync.owner(b.name).gone = true // and this is not forgotten yet
-	if got := a.sync.Give(b.name, []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}); got.States[0].Take != 0 {
+	if got := a.sync.Give(b.name, []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}}); got.States[0].Take != 0 {
 		t.Errorf("it gave %+v", got.States[0])
 	}
 	if got := a.used(r); got != 7 {
@@ -319,7 +320,7 @@ func TestGivenIsReportedSoon(t *testing.T) {
 	r.Limit, r.Hits = 100, 7
 	a, b := m.nodes[0], m.nodes[1]
 	m.move(r, a)
-	ask := []limits.Name{{Name: r.Name, UniqueKey: r.UniqueKey}}
+	ask := []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}}
 	m.move(r, b)
 	if a.sync.Give(b.name, ask); a.sync.owner(b.name).due.Load() {
 		t.Error("a report is due, of nothing")
@@ -336,14 +337,14 @@ func TestGivenIsReportedSoon(t *testing.T) {
 // later one, and each once. What is put back comes first again.
 func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
-	highestFirst := func(a, b limits.Found) int { return cmp.Compare(b.Rank, a.Rank) }
+	highestFirst := func(a, b limits.Found) int { return cmp.Compare(b.TTLClass, a.TTLClass) }
 	for range 300 {
 		var q queue
 		var in []limits.Found // all that is in it, in order
 		for n := range 30 {
 			var run []limits.Found
 			for i := range random.IntN(6) {
-				run = append(run, limits.Found{ID: fmt.Sprint(n, ".", i), Rank: uint8(random.IntN(4))})
+				run = append(run, limits.Found{ID: fmt.Sprint(n, ".", i), TTLClass: uint8(random.IntN(4))})
 			}
 			slices.SortStableFunc(run, highestFirst)
 			in = append(in, run...)

@@ -266,7 +266,7 @@ func TestOvershoot(t *testing.T) {
 				r.Limit = 1 + random.Int64N(400)
 				most, passed := int64(0), int64(0)
 				for _, n := range g.nodes {
-					most = r.Limit + int64(len(g.nodes)-1)*n.sync.allowance(&r)
+					most = r.Limit + int64(len(g.nodes)-1)*n.sync.allowance(queryOf(&r))
 				}
 				for range 1000 {
 					switch n := g.anyNode(); random.IntN(15) {
@@ -302,7 +302,7 @@ func TestOvershoot(t *testing.T) {
 			g.trouble(random.Float64(), map[kind][]fate{aReport: {unheard, twice}, aStates: anything[aStates]})
 			r := g.keys[0]
 			r.Limit, r.Duration, r.Burst = 1+random.Int64N(400), 1000+random.Int64N(10_000), random.Int64N(2)*random.Int64N(800)
-			share := g.nodes[0].sync.allowance(&r)
+			share := g.nodes[0].sync.allowance(queryOf(&r))
 			start, passed := g.now, int64(0)
 			for range 1000 {
 				switch random.IntN(15) {

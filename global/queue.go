@@ -47,7 +47,7 @@ func (q *queue) take(n int) []limits.Found {
 // first says which run begins with the first of all. There must be one.
 func (q *queue) first() (first int) {
 	for i := range q.runs {
-		if q.runs[i][0].Rank > q.runs[first][0].Rank {
+		if q.runs[i][0].TTLClass > q.runs[first][0].TTLClass {
 			first = i
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // shares are the limits of this node of which others keep copies.
@@ -28,7 +30,7 @@ type shares struct {
 
 // A share is one of them.
 type share struct {
-	state          limits.State // as last looked at
+	state          bucket.State // as last looked at
 	epoch, version int64        // of that
 	holders        []holder
 }
@@ -63,33 +65,33 @@ func (sh *shares) changed(id []byte) {
 	}
 }
 
-// Changed says that this node has decided on r, whose limit id names and it owns.
-func (s *Syncer) Changed(id []byte, r *limits.Request) {
-	if r.Behavior&limits.Global != 0 {
+// Changed says that this node has decided on q, whose limit it owns.
+func (s *Syncer) Changed(q *bucket.Query) {
+	if q.Behavior&bucket.Global != 0 {
 		s.metrics.own.Inc()
 	}
-	if r.Behavior&limits.ResetRemaining == 0 {
-		s.shares.changed(id)
+	if q.Behavior&limits.ResetRemaining == 0 {
+		s.shares.changed(q.ID)
 		return
 	}
 	s.shares.mu.Lock()
 	defer s.shares.mu.Unlock()
-	if share, ok := s.shares.known.Get(unsafe.String(&id[0], len(id))); ok {
+	if share, ok := s.shares.known.Get(unsafe.String(&q.ID[0], len(q.ID))); ok {
 		s.shares.version++
 		share.version, share.epoch = s.shares.version, s.shares.version
-		s.shares.dirty[string(id)] = struct{}{}
+		s.shares.dirty[string(q.ID)] = struct{}{}
 	}
 }
 
-// Share gives the state of a limit of ours to a node, in the present life of its process, which is told of its changes
-// during window from now on.
-func (s *Syncer) Share(id []byte, window time.Duration, node string, start int64) *limits.Snapshot {
-	return s.share(id, window, node, start, false)
+// Share gives the state of q's limit, one of ours, to a node, in the present life of its process, which is told of its changes
+// during q's window from now on.
+func (s *Syncer) Share(q *bucket.Query, node string, start int64) *bucket.Snapshot {
+	return s.share(q.ID, q.Window(), node, start, false)
 }
 
 // share does that. Only a node that is sure to hear the answer, or has no copy yet, need not be told the same again: a
 // question may have come so late that nobody waits for the answer.
-func (s *Syncer) share(id []byte, window time.Duration, node string, start int64, heard bool) *limits.Snapshot {
+func (s *Syncer) share(id []byte, window time.Duration, node string, start int64, heard bool) *bucket.Snapshot {
 	acked := s.received.last(start) // before the state is looked at: rather is more in that than this says
 	sh := &s.shares
 	sh.mu.Lock()
@@ -136,15 +138,15 @@ func (sh *shares) look(l *limits.Limiter, id []byte, one *share, now time.Time) 
 	one.state = state
 }
 
-func (s *Syncer) snapshot(one *share, acked int64, now time.Time) *limits.Snapshot {
-	n := &limits.Snapshot{Start: s.cluster.Incarnation(), Epoch: one.epoch, Version: one.version, Acked: acked}
+func (s *Syncer) snapshot(one *share, acked int64, now time.Time) *bucket.Snapshot {
+	n := &bucket.Snapshot{Start: s.cluster.Incarnation(), Epoch: one.epoch, Version: one.version, Acked: acked}
 	n.Set(one.state, now)
 	return n
 }
 
 // Receive counts what a node reports, once, and gives the states of which it keeps copies. Debts of limits that another
 // node owns by now go on to that.
-func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
+func (s *Syncer) Receive(node string, report *wire.Report) *wire.StateUpdate {
 	debts := s.readable(report)
 	isNew := s.received.once(report.Start, report.Seq, func() {
 		for i := range debts {
@@ -156,13 +158,13 @@ func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 	if report.Handed != "" {
 		s.cluster.HandoverDone(node, strings.Clone(report.Handed)) // the report is read in memory that others get
 	}
-	answer := &limits.States{States: []limits.Named{}}
+	answer := &wire.StateUpdate{States: []wire.KeyedState{}}
 	for i := range debts {
 		id, o := debts[i].id, &report.Debts[debts[i].place]
 		if o.Copy && s.owns(self, id) {
 			// A new report is repeated until its sender has heard an answer.
 			n := s.share(id, time.Duration(o.Duration), node, report.Start, isNew)
-			answer.States = append(answer.States, limits.Named{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *n})
+			answer.States = append(answer.States, wire.KeyedState{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *n})
 		}
 	}
 	return answer
@@ -170,13 +172,13 @@ func (s *Syncer) Receive(node string, report *limits.Report) *limits.States {
 
 // A reported is one debt of a report.
 type reported struct {
-	limits.Debt
+	bucket.Debt
 	id    []byte
 	place int // in the report
 }
 
 // readable gives those debts of a report that can be.
-func (s *Syncer) readable(report *limits.Report) []reported {
+func (s *Syncer) readable(report *wire.Report) []reported {
 	now := s.limiter.Now()
 	debts := make([]reported, 0, len(report.Debts))
 	for i := range report.Debts {
@@ -192,7 +194,7 @@ func (s *Syncer) readable(report *limits.Report) []reported {
 	return debts
 }
 
-func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
+func (s *Syncer) receiveOne(o *wire.Debt, id []byte, d *bucket.Debt) {
 	now := s.limiter.Now()
 	if node, known := s.cluster.Owner(id); known && node != self {
 		s.passOn(id, d, node, now)
@@ -206,7 +208,7 @@ func (s *Syncer) receiveOne(o *limits.Owed, id []byte, d *limits.Debt) {
 }
 
 // passOn owes to another node what was owed to this one.
-func (s *Syncer) passOn(id []byte, d *limits.Debt, node string, now time.Time) {
+func (s *Syncer) passOn(id []byte, d *bucket.Debt, node string, now time.Time) {
 	sh := s.shardOf(id)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -234,7 +236,7 @@ func (sh *shares) epoch(l *limits.Limiter, id []byte, now time.Time) int64 {
 
 // A notice is what one node is to be told.
 type notice struct {
-	states   limits.States
+	states   wire.StateUpdate
 	versions []int64
 	bytes    int
 }
@@ -317,10 +319,10 @@ func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share,
 			notices[h.node] = n
 			s.shares.busy[h.node] = true
 		}
-		name, uniqueKey := limits.SplitID(key)
+		name, uniqueKey := bucket.SplitID(key)
 		n.bytes += messageBytes(key)
 		n.versions = append(n.versions, one.version)
-		n.states.States = append(n.states.States, limits.Named{Name: name, UniqueKey: uniqueKey,
+		n.states.States = append(n.states.States, wire.KeyedState{Name: name, UniqueKey: uniqueKey,
 			Snapshot: *s.snapshot(one, acked[h.start], now)})
 	}
 	return behind

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // A world is some nodes with one network between them, and one time, of which each node has its own clock.
@@ -65,12 +67,12 @@ type node struct {
 	start   int64         // of its process
 	limiter *limits.Limiter
 	sync    *Syncer
-	out     []*node                          // those that it takes to be away
-	tick    func()                           // called when it reads its clock, if not nil
-	heard   func(report *limits.Report)      // called with what is reported to it, if not nil
-	told    func(from *node, s limits.Named) // called with each state that it is told, if not nil
-	asked   string                           // the ring when it was asked what is lost
-	asking  func()                           // called when it is asked that, if not nil
+	out     []*node                             // those that it takes to be away
+	tick    func()                              // called when it reads its clock, if not nil
+	heard   func(report *wire.Report)           // called with what is reported to it, if not nil
+	told    func(from *node, s wire.KeyedState) // called with each state that it is told, if not nil
+	asked   string                              // the ring when it was asked what is lost
+	asking  func()                              // called when it is asked that, if not nil
 }
 
 var beginning = time.Unix(1_767_268_800, 0) // Thursday, 2026-01-01 12:00 UTC
@@ -133,7 +135,7 @@ func (w *world) owner(id []byte) *node {
 	if len(w.ring) == 0 {
 		return nil
 	}
-	_, key := limits.SplitID(string(id))
+	_, key := bucket.SplitID(string(id))
 	for _, key := range []string{key, ""} {
 		if name, ok := w.place[key]; ok {
 			return w.node(name)
@@ -255,18 +257,18 @@ func (w *world) deliver(random *rand.Rand) {
 
 // copied gives what arrives of a message.
 func copied[Message any](w *world, m *Message) *Message {
-	text, err := limits.AppendMessage(nil, m)
+	text, err := wire.AppendMessage(nil, m)
 	if err != nil {
 		w.t.Errorf("%+v: %v", m, err)
 	}
 	arrived := new(Message)
-	if err := limits.Unmarshal(text, arrived); err != nil {
+	if err := wire.Unmarshal(text, arrived); err != nil {
 		w.t.Errorf("%s: %v", text, err)
 	}
 	return arrived
 }
 
-func (n *node) Report(_ context.Context, name string, report *limits.Report) (answer *limits.States, err error) {
+func (n *node) Report(_ context.Context, name string, report *wire.Report) (answer *wire.StateUpdate, err error) {
 	to := n.node(name)
 	arrived := copied(n.world, report)
 	err = n.send(to, aReport, func() {
@@ -289,7 +291,7 @@ func (n *node) Report(_ context.Context, name string, report *limits.Report) (an
 	return answer, nil
 }
 
-func (n *node) Publish(_ context.Context, name string, states *limits.States) error {
+func (n *node) Publish(_ context.Context, name string, states *wire.StateUpdate) error {
 	to := n.node(name)
 	arrived := copied(n.world, states)
 	return n.send(to, aStates, func() {
@@ -310,7 +312,7 @@ type outcome struct {
 
 // check decides on a GLOBAL item as a server does that its client asks.
 func (n *node) check(r limits.Request) outcome {
-	r.Behavior |= limits.Global
+	r.Behavior |= bucket.Global
 	id := r.AppendID(nil)
 	owner := n.owner(id)
 	switch owner {
@@ -318,11 +320,11 @@ func (n *node) check(r limits.Request) outcome {
 		return n.countAway(&r, "nobody")
 	case n:
 		result := n.limiter.Check(r)
-		n.sync.Changed(id, &r)
+		n.sync.Changed(queryOf(&r))
 		return outcome{n.counted(&r, result), "owner"}
 	}
 	away := slices.Contains(n.out, owner)
-	if result, ok := n.sync.Check(id, &r, owner.name, away); ok {
+	if result, ok := n.sync.Check(queryOf(&r), owner.name, away); ok {
 		return outcome{n.counted(&r, result), "copy"}
 	}
 	if away {
@@ -332,11 +334,11 @@ func (n *node) check(r limits.Request) outcome {
 	var answer limits.Result
 	err := n.send(owner, aCheck, func() { answer = owner.countFor(n, r) })
 	if err == nil {
-		n.sync.Learn(id, &r, owner.name, answer.State)
+		n.sync.Learn(queryOf(&r), owner.name, answer.State)
 		answer.State = nil
 		return outcome{answer, "asked"}
 	}
-	result, ok := n.sync.Missed(id, &r, owner.name, asked, err != errRefused)
+	result, ok := n.sync.Missed(queryOf(&r), owner.name, asked, err != errRefused)
 	switch {
 	case err == errRefused && ok:
 		return outcome{n.counted(&r, result), "missed"}
@@ -345,12 +347,23 @@ func (n *node) check(r limits.Request) outcome {
 	case ok: // if it isn't counted, the owner must not be told of it
 		return outcome{result, "missed"}
 	}
-	return outcome{n.sync.Count(id, &r, false), "local"}
+	return outcome{n.sync.Count(queryOf(&r), false), "local"}
 }
+
+// queryOf prepares a request, which must be valid.
+func queryOf(r *limits.Request) *bucket.Query {
+	q := new(bucket.Query)
+	if err := q.Prepare(r, zones); err != nil {
+		panic(err)
+	}
+	return q
+}
+
+var zones = bucket.NewZones()
 
 // counted notes that the owner counts the hits that were taken, or will have to.
 func (w *world) counted(r *limits.Request, result limits.Result) limits.Result {
-	if takes(r, &result) {
+	if result.Status != limits.StatusError && takes(queryOf(r), &result) {
 		w.mu.Lock()
 		w.count[r.UniqueKey] += r.Hits
 		w.mu.Unlock()
@@ -360,23 +373,23 @@ func (w *world) counted(r *limits.Request, result limits.Result) limits.Result {
 
 // countAway counts for an owner that can't.
 func (n *node) countAway(r *limits.Request, from string) outcome {
-	return outcome{n.counted(r, n.sync.Count(r.AppendID(nil), r, true)), from}
+	return outcome{n.counted(r, n.sync.Count(queryOf(r), true)), from}
 }
 
 // countFor counts for another node, which wants a copy.
 func (n *node) countFor(from *node, r limits.Request) limits.Result {
-	id := r.AppendID(nil)
-	if n.owner(id) != n {
-		return n.counted(&r, n.sync.Count(id, &r, true))
+	q := new(bucket.Query)
+	if err := n.limiter.Prepare(&r, q); err != nil {
+		return limits.Result{Error: err.Error()}
+	}
+	if n.owner(q.ID) != n {
+		return n.counted(&r, n.sync.Count(q, true))
 	}
 	result := n.counted(&r, n.limiter.Check(r))
-	if result.Status == limits.StatusError {
-		return result
-	}
-	n.sync.Changed(id, &r)
-	result.State = n.sync.Share(id, n.limiter.Window(&r), from.name, from.start)
+	n.sync.Changed(q)
+	result.State = n.sync.Share(q, from.name, from.start)
 	if from.told != nil {
-		from.told(n, limits.Named{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: *result.State})
+		from.told(n, wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: *result.State})
 	}
 	return result
 }
@@ -416,7 +429,7 @@ func (w *world) heal() {
 
 // used gives what a node's own limiter has counted.
 func (n *node) used(r limits.Request) int64 {
-	var told limits.Snapshot
+	var told bucket.Snapshot
 	told.Set(n.limiter.State(r.AppendID(nil)), n.time())
 	if told.Algorithm == limits.LeakyBucket && told.Rest > 0 {
 		told.Used, told.Rest = told.Used+1, 0
@@ -481,7 +494,7 @@ func (w *world) wantHeard(want ...string) {
 }
 
 // wants checks an answer: where it comes from, and what remains.
-func (o outcome) wants(t *testing.T, from string, status limits.Status, remaining int64) {
+func (o outcome) wants(t *testing.T, from string, status bucket.Status, remaining int64) {
 	t.Helper()
 	if o.from != from || o.Status != status || o.Remaining != remaining {
 		t.Errorf("%v, %d remain, from %s: want %v, %d, from %s", o.Status, o.Remaining, o.from, status, remaining, from)

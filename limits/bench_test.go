@@ -1,16 +1,16 @@
 package limits
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"weir/limits/bucket"
 )
 
 // benchRequest is a check of an everyday limit, with a key of 40 bytes.
@@ -33,12 +33,12 @@ func BenchmarkFloor(b *testing.B) {
 	for name, n := range map[string]int{"one key": 1, "million keys": million} {
 		b.Run(name, func(b *testing.B) {
 			var mu sync.Mutex
-			lru, err := simplelru.NewLRU[string, *State](n, nil)
+			lru, err := simplelru.NewLRU[string, *bucket.State](n, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
 			for _, key := range benchKeys(n, 1) {
-				lru.Add(key, new(State))
+				lru.Add(key, new(bucket.State))
 			}
 			keys := benchKeys(n, 2)
 			i := 0
@@ -46,7 +46,7 @@ func BenchmarkFloor(b *testing.B) {
 			for b.Loop() {
 				mu.Lock()
 				state, _ := lru.Get(keys[i%n])
-				state.stamp = time.Now().UnixNano()
+				*state = state.Shift(time.Duration(time.Now().UnixNano()))
 				lru.Add(keys[i%n], state)
 				mu.Unlock()
 				i++
@@ -56,7 +56,7 @@ func BenchmarkFloor(b *testing.B) {
 }
 
 func BenchmarkCheckOneKey(b *testing.B) {
-	for a := range Algorithm(algorithms) {
+	for a := range SlidingWindow + 1 {
 		b.Run(a.String(), func(b *testing.B) {
 			l := New(1000, time.Now)
 			r := benchRequest(a, benchKeys(1, 1)[0])
@@ -152,75 +152,4 @@ func BenchmarkSweep(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(len(l.shards)), "lock-µs/shard")
 		})
 	}
-}
-
-// BenchmarkReadRequests reads messages of 1,000 everyday checks, in the plain form and in one that only the strict
-// reader knows.
-func BenchmarkReadRequests(b *testing.B) {
-	var requests []Request
-	for _, key := range benchKeys(MaxItems, 1) {
-		requests = append(requests, benchRequest(LeakyBucket, key))
-	}
-	plain := AppendRequests(nil, requests)
-	escaped := bytes.Replace(plain, []byte("name"), []byte(`n\u0061me`), 1)
-	for name, message := range map[string][]byte{"plain": plain, "escaped": escaped} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				var err error
-				if requests, err = ReadRequests(requests[:0], message); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxItems, "ns/item")
-		})
-	}
-}
-
-func BenchmarkAppendResults(b *testing.B) {
-	results := slices.Repeat([]Result{{Status: StatusOK, Limit: 1e9, Remaining: 1e9 - 1, ResetTime: 1_796_000_000_000,
-		Metadata: Metadata{Owner: "10.0.0.3:8080"}}}, MaxItems)
-	var message []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		message = AppendResults(message[:0], results)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxItems, "ns/item")
-}
-
-// BenchmarkReport writes and reads a report of 1,000 states that move, as the two nodes do.
-func BenchmarkReport(b *testing.B) {
-	report := Report{Start: 1, Seq: 1}
-	for i := range MaxItems {
-		var n Named
-		n.Name, n.UniqueKey = "requests_per_second", fmt.Sprintf("account=%08d|source=10.1.2.3", i)
-		n.Take = int64(i + 1)
-		n.Snapshot = Snapshot{Start: 1 << 60, Now: 1 << 60, Limit: 1000, Duration: 3_600_000_000_000, Age: 1_000_000_000, Used: 500}
-		report.States = append(report.States, n)
-	}
-	text, err := AppendMessage(nil, &report)
-	if err != nil {
-		b.Fatal(err)
-	}
-	perState := func(b *testing.B) {
-		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*MaxItems), "ns/state")
-	}
-	b.Run("write", func(b *testing.B) {
-		for b.Loop() {
-			if text, err = AppendMessage(text[:0], &report); err != nil {
-				b.Fatal(err)
-			}
-		}
-		perState(b)
-		b.ReportMetric(float64(len(text))/MaxItems, "B/state")
-	})
-	b.Run("read", func(b *testing.B) {
-		for b.Loop() {
-			var got Report
-			if err := Unmarshal(text, &got); err != nil || len(got.States) != MaxItems {
-				b.Fatal(err)
-			}
-		}
-		perState(b)
-	})
 }

@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // TestOnChange keeps a copy by what OnChange tells, and compares it with what is remembered, whatever happens to that.
@@ -12,13 +15,13 @@ func TestOnChange(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	now := time.Unix(1_700_000_000, 0)
 	l := New(50, func() time.Time { return now })
-	kept, told := map[string]State{}, 0
-	l.OnChange(func(n Named) {
+	kept, told := map[string]bucket.State{}, 0
+	l.OnChange(func(n wire.KeyedState) {
 		told++
 		state, ok := n.State()
 		if id := string(n.AppendID(nil)); !ok || n.Name != "mail" {
 			t.Errorf("told %+v", n)
-		} else if state == (State{}) {
+		} else if state == (bucket.State{}) {
 			delete(kept, id)
 		} else {
 			kept[id] = state
@@ -33,7 +36,9 @@ func TestOnChange(t *testing.T) {
 		case 0:
 			l.Sweep()
 		case 1:
-			l.Put(id, State{used: u128{lo: 3}, stamp: now.UnixNano(), duration: 1e9, limit: 10})
+			three := bucket.Snapshot{Now: now.UnixNano(), Limit: 10, Duration: 1e9, Used: 3}
+			state, _ := three.State()
+			l.Put(id, state)
 		case 2:
 			l.Take(id)
 		case 3:
@@ -49,9 +54,9 @@ func TestOnChange(t *testing.T) {
 		}
 	}
 	for id, state := range kept {
-		got, want := l.State([]byte(id)), state
-		got.drained, want.drained = false, false // which is not told: it can be seen
-		if got.now(now.UnixNano()) != want.now(now.UnixNano()) {
+		var got, want bucket.Snapshot // which don't tell whether a limit is drained: it can be seen
+		got.Set(l.State([]byte(id)), now)
+		if want.Set(state, now); got != want {
 			t.Errorf("%q is %+v, kept as %+v", id, got, want)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"io"
 
 	"github.com/go-json-experiment/json"
+
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // fileVersion grows when files that older versions wrote can't be read any more.
@@ -47,11 +50,11 @@ func (l *Limiter) Save(w io.Writer) (states int, err error) {
 func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 	s.mu.Lock()
 	now := l.now()
-	all := make([]Named, 0, s.agenda.size)
+	all := make([]wire.KeyedState, 0, s.expiries.size)
 	for _, held := range s.states.inOrder() { // the least recently used first, as they are to be put again
-		var n Named
+		var n wire.KeyedState
 		if n.Set(held.State, now); n.Used != 0 || n.Rest != 0 {
-			n.Name, n.UniqueKey = SplitID(held.id())
+			n.Name, n.UniqueKey = bucket.SplitID(held.id())
 			all = append(all, n)
 		}
 	}
@@ -79,14 +82,14 @@ var errDamaged = errors.New("limits: this is not what Save has written: it has b
 // by the clock of the machine; what has run out meanwhile is left out. If r is not whole and unchanged nothing is added, and
 // the error says so.
 func (l *Limiter) Load(r io.ReadSeeker) (states int, err error) {
-	if err := readFile(r, func(*Named) error { return nil }); err != nil {
+	if err := readFile(r, func(*wire.KeyedState) error { return nil }); err != nil {
 		return 0, err
 	}
 	if _, err := r.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}
-	err = readFile(r, func(n *Named) error {
-		if state, _ := n.State(); !state.expired(l.now().UnixNano()) {
+	err = readFile(r, func(n *wire.KeyedState) error {
+		if state, _ := n.State(); !state.Whole(l.now()) {
 			l.Put(n.AppendID(nil), state)
 			states++
 		}
@@ -96,7 +99,7 @@ func (l *Limiter) Load(r io.ReadSeeker) (states int, err error) {
 }
 
 // readFile gives the states of a file one by one, and checks it.
-func readFile(r io.Reader, each func(*Named) error) error {
+func readFile(r io.Reader, each func(*wire.KeyedState) error) error {
 	table, sum := crc64.MakeTable(crc64.ECMA), uint64(0)
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for count := -1; ; count++ {
@@ -137,12 +140,12 @@ func readHead(line []byte) error {
 	return nil
 }
 
-func readSaved(line []byte, each func(*Named) error) error {
-	var n Named
+func readSaved(line []byte, each func(*wire.KeyedState) error) error {
+	var n wire.KeyedState
 	if err := json.Unmarshal(line, &n); err != nil {
 		return errDamaged
 	}
-	name := Name{n.Name, n.UniqueKey}
+	name := wire.Key{Name: n.Name, UniqueKey: n.UniqueKey}
 	if _, sane := n.State(); !sane || !name.Valid() {
 		return errDamaged
 	}

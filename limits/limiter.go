@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // A Limiter keeps the states of many limits and decides on them. It is safe for concurrent use: requests for one limit
@@ -19,7 +22,7 @@ import (
 // a flood of new keys doesn't free who is blocked. [Limiter.Stats] counts all of it.
 type Limiter struct {
 	now    func() time.Time
-	zones  *zones
+	zones  *bucket.Zones
 	seed   maphash.Seed
 	shards []shard
 }
@@ -28,7 +31,7 @@ type Limiter struct {
 // many enough that the shards fill evenly, and a little less than fit into one of a map's tables of 1,024 slots.
 const (
 	shardSize = 850
-	maxShards = 1 << 16 // with more states than for so many, shards are larger, up to places
+	maxShards = 1 << 16 // with more states than for so many, shards are larger, up to maxEntries
 )
 
 // New makes a Limiter for size states at most, which asks now for the time: now must be quick, since a lock may be held. It
@@ -38,21 +41,65 @@ func New(size int, now func() time.Time) *Limiter {
 		panic("limits.New: size must be positive")
 	}
 	count := min((size-1)/shardSize+1, maxShards)
-	l := &Limiter{now: now, zones: newZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
+	l := &Limiter{now: now, zones: bucket.NewZones(), seed: maphash.MakeSeed(), shards: make([]shard, count)}
 	for i := range l.shards {
-		l.shards[i].init(min(size*(i+1)/count-size*i/count, places))
+		l.shards[i].init(min(size*(i+1)/count-size*i/count, maxEntries))
 	}
 	return l
 }
 
-// Check decides on r now. An invalid r gives StatusError and changes nothing.
+// Check decides on r now. An invalid r results in StatusError and changes nothing.
 func (l *Limiter) Check(r Request) (result Result) {
-	l.Decide(&r, new(Moment), &result)
+	l.check(&r, new(moment), &result)
 	return result
 }
 
-// A Moment is the time of some decisions in a row, for one goroutine. The zero Moment begins with the next.
-type Moment struct {
+// CheckAll is Check for many requests: it sets results, which must be as many, to what Check would return. It looks at the
+// clock less often. Still a decision on a limit is never dated before an earlier one on the same limit, whichever goroutines
+// make them, unless the clock itself has been set back.
+func (l *Limiter) CheckAll(requests []Request, results []Result) {
+	var m moment
+	for i := range requests {
+		l.check(&requests[i], &m, &results[i])
+	}
+}
+
+func (l *Limiter) check(r *Request, m *moment, result *Result) {
+	var q bucket.Query
+	if err := q.PrepareWithoutID(r, l.zones); err != nil {
+		*result = Result{Error: err.Error()}
+		return
+	}
+	l.decideByName(r.Name, r.UniqueKey, &q, m, result)
+}
+
+// decideByName decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
+// buffer is cleared each time.
+func (l *Limiter) decideByName(name, key string, q *bucket.Query, m *moment, result *Result) {
+	if len(name)+len(key) < 128 {
+		var id [128]byte
+		l.decide(bucket.AppendID(id[:0], name, key), q, m, result)
+		return
+	}
+	var id [bucket.MaxIDBytes]byte
+	l.decide(bucket.AppendID(id[:0], name, key), q, m, result)
+}
+
+// Prepare makes q the query of r, for CheckPrepared and what else takes one, and uses the memory that q has. The error names
+// the field of r that is wrong; q must not be used then.
+func (l *Limiter) Prepare(r *Request, q *bucket.Query) error { return q.Prepare(r, l.zones) }
+
+// CheckPrepared is CheckAll for requests that were prepared: it decides on those queries whose indexes are in which, in that
+// order, and sets the results of the same indexes.
+func (l *Limiter) CheckPrepared(queries []bucket.Query, which []int, results []Result) {
+	var m moment
+	for _, i := range which {
+		l.decide(queries[i].ID, &queries[i], &m, &results[i])
+	}
+}
+
+// A moment is the time of some decisions in a row. The zero moment begins with the next.
+type moment struct {
 	now  int64
 	left int // decisions for which now will do
 }
@@ -60,21 +107,26 @@ type Moment struct {
 // momentLasts bounds the decisions for which one look at the clock will do. A look takes a third of a decision's time.
 const momentLasts = 16
 
-// Decide is Check for callers that have many requests at a time. A decision on a limit is never dated before an earlier one
-// on the same limit, whichever goroutines make them, unless the clock itself has been set back.
-func (l *Limiter) Decide(r *Request, m *Moment, result *Result) {
-	var q query
-	if err := l.query(r, &q); err != nil {
-		*result = Result{Error: err.Error()}
-		return
+// decide decides on q. The id is not taken from q, by which it would escape to the heap.
+func (l *Limiter) decide(id []byte, q *bucket.Query, m *moment, result *Result) {
+	if m.left == 0 {
+		*m = moment{l.now().UnixNano(), momentLasts}
 	}
-	l.check(r.Name, r.UniqueKey, &q, m, result)
+	m.left--
+	s := l.shardOf(id)
+	s.mu.Lock()
+	if m.now < s.latest { // another goroutine was quicker; or the clock has been set back, which only a new look can tell
+		m.now = l.now().UnixNano()
+	}
+	s.latest = m.now
+	s.decide(textOf(id), q, m.now, result)
+	s.mu.Unlock()
 }
 
 // OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A limit that
 // has become whole, or has been forgotten to make room, is a [Snapshot] without Used and Rest. It must be set before the
 // Limiter is used. f is called under a lock, so it must be quick and must not use the Limiter.
-func (l *Limiter) OnChange(f func(Named)) {
+func (l *Limiter) OnChange(f func(wire.KeyedState)) {
 	for i := range l.shards {
 		l.shards[i].changed = f
 	}
@@ -83,49 +135,9 @@ func (l *Limiter) OnChange(f func(Named)) {
 // Now gives the Limiter's time.
 func (l *Limiter) Now() time.Time { return l.now() }
 
-// Validate says which field of r is wrong, and what is; nil means that Check would decide.
-func (l *Limiter) Validate(r *Request) error {
-	var q query
-	return l.query(r, &q)
-}
-
-// check decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
-// buffer is cleared each time.
-func (l *Limiter) check(name, key string, q *query, m *Moment, result *Result) {
-	if len(name)+len(key) < 128 {
-		var id [128]byte
-		l.decide(appendID(id[:0], name, key), q, m, result)
-		return
-	}
-	var id [MaxIDBytes]byte
-	l.decide(appendID(id[:0], name, key), q, m, result)
-}
-
-func (l *Limiter) decide(id []byte, q *query, m *Moment, result *Result) {
-	if m.left == 0 {
-		*m = Moment{l.now().UnixNano(), momentLasts}
-	}
-	m.left--
-	s := l.shardOf(id)
-	s.mu.Lock()
-	if m.now < s.latest { // somebody was quicker; or the clock has been set back, which only a new look can tell
-		m.now = l.now().UnixNano()
-	}
-	s.latest = m.now
-	s.decide(textOf(id), q, m.now, result)
-	s.mu.Unlock()
-}
-
 func (l *Limiter) shardOf(id []byte) *shard {
 	i, _ := bits.Mul64(maphash.Bytes(l.seed, id), uint64(len(l.shards)))
 	return &l.shards[i]
-}
-
-// lock gives the shard of id, locked, and the time.
-func (l *Limiter) lock(id []byte) (s *shard, now int64) {
-	s = l.shardOf(id)
-	s.mu.Lock()
-	return s, s.read(l.now)
 }
 
 // sweepEvery is the time in which Run looks at every shard once: in portions of sweepAtOnce, or, where that makes too many, in
@@ -184,7 +196,7 @@ func (l *Limiter) Stats() Stats {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		sum.Entries += s.agenda.size
+		sum.Entries += s.expiries.size
 		sum.Expired += s.stats.Expired
 		sum.EvictedUsed += s.stats.EvictedUsed
 		sum.EvictedDrained += s.stats.EvictedDrained
@@ -198,14 +210,14 @@ type shard struct {
 	mu      sync.Mutex // guards all below
 	latest  int64      // when the last decision was (Unix nanoseconds), and so the least that the clock can show now
 	states  store
-	changed func(Named) // is told of changes; nil if nobody wants to know
+	changed func(wire.KeyedState) // is told of changes; nil if nobody wants to know
 
-	agenda  agenda
-	size    int
-	drained int   // states marked drained
-	due     int64 // no state runs out before (Unix nanoseconds)
-	swept   int64 // when the last sweep was
-	stats   Stats
+	expiries expiryIndex
+	size     int
+	drained  int   // states marked drained
+	due      int64 // no state runs out before (Unix nanoseconds)
+	swept    int64 // when the last sweep was
+	stats    Stats
 
 	_ [32]byte // up to the end of a cache line
 }
@@ -221,103 +233,71 @@ func (s *shard) read(clock func() time.Time) (now int64) {
 }
 
 // decide makes the step for the state of id, which it copies if it has to keep it.
-func (s *shard) decide(id string, q *query, now int64, result *Result) {
+func (s *shard) decide(id string, q *bucket.Query, now int64, result *Result) {
 	held := s.states.get(id)
 	if held == nil {
-		if next := step(State{}, q, now, result); !next.whole() {
+		if next := bucket.Step(bucket.State{}, q, now, result); !next.Empty() {
 			s.add(id, next, now)
 		}
 		return
 	}
-	if next := step(held.State, q, now, result); next.whole() {
+	if next := bucket.Step(held.State, q, now, result); next.Empty() {
 		s.remove(held, now, &s.stats.Expired)
 	} else {
 		s.replace(held, next, now)
-		if q.hits < 0 {
+		if q.Hits < 0 {
 			s.schedule(held, now)
 		}
 	}
 }
 
-func (s *shard) replace(held *record, next State, now int64) {
+func (s *shard) replace(held *record, next bucket.State, now int64) {
 	if s.changed != nil && held.State != next {
 		s.tell(held.id(), next, now)
 	}
-	s.countDrained(held.State, -1)
-	s.countDrained(next, +1)
+	s.countDrained(&held.State, -1)
+	s.countDrained(&next, +1)
 	was := held.State
 	held.State = next
-	if next.mayEndBefore(&was) {
+	if next.MayEndBefore(&was) {
 		s.schedule(held, now)
 	}
 }
 
-// mayEndBefore says whether s, which follows was, may be whole earlier. Hits that are given back can do that, too.
-func (s *State) mayEndBefore(was *State) bool {
-	return s.duration < was.duration || s.limit > was.limit || s.stamp < was.stamp || s.algorithm != was.algorithm
-}
-
 // schedule has a sweep look at held when it runs out.
-func (s *shard) schedule(held *record, now int64) { s.agenda.note(held, s.dueOf(&held.State, now)) }
+func (s *shard) schedule(held *record, now int64) { s.expiries.update(held, s.dueOf(&held.State, now)) }
 
-// dueOf gives when a sweep is to look at st.
-func (s *shard) dueOf(st *State, now int64) tick {
-	due := min(st.expiry(), now+horizon)
+// dueOf returns when a sweep is to look at st.
+func (s *shard) dueOf(st *bucket.State, now int64) tick {
+	due := min(st.Expiry(), now+horizon)
 	s.due = min(s.due, due)
 	return tickOf(due)
 }
 
 // tell tells of what has become of id.
-func (s *shard) tell(id string, st State, now int64) {
+func (s *shard) tell(id string, st bucket.State, now int64) {
 	if s.changed == nil {
 		return
 	}
-	var n Named
+	var n wire.KeyedState
 	n.Set(st, time.Unix(0, now))
-	n.Name, n.UniqueKey = SplitID(strings.Clone(id))
+	n.Name, n.UniqueKey = bucket.SplitID(strings.Clone(id))
 	s.changed(n)
 }
 
-// join adds the hits of a debt to the state of id, if it can.
-func (s *shard) join(id string, d *Debt, now int64) (ok bool) {
-	held := s.states.get(id)
-	if held == nil {
-		if next, _ := (State{}).join(d, now); !next.whole() {
-			s.add(id, next, now)
-		}
-		return true
-	}
-	next, ok := held.join(d, now)
-	if ok {
-		s.replace(held, next, now)
-	}
-	return ok
-}
-
-func (s *shard) add(id string, next State, now int64) {
-	if s.agenda.size >= s.size {
+func (s *shard) add(id string, next bucket.State, now int64) {
+	if s.expiries.size >= s.size {
 		s.makeRoom(now)
 	}
-	s.agenda.add(s.states.add(id, next), s.dueOf(&next, now))
-	s.countDrained(next, +1)
+	s.expiries.add(s.states.add(id, next), s.dueOf(&next, now))
+	s.countDrained(&next, +1)
 	s.tell(id, next, now)
 }
 
-func (s *shard) countDrained(st State, by int) {
-	if st.drained {
+func (s *shard) countDrained(st *bucket.State, by int) {
+	if st.Drained() {
 		s.drained += by
 	}
-}
-
-// expiry is when s is whole if nobody asks again, in Unix nanoseconds. All of s is as it was at its stamp.
-func (s *State) expiry() int64 { return u128{lo: uint64(s.stamp)}.add(s.untilWhole(s.stamp)).int64() }
-
-// expired says whether s is whole at now, under its own terms.
-func (s *State) expired(now int64) bool {
-	own := query{algorithm: s.algorithm, limit: s.limit, duration: s.duration}
-	var at State
-	at.at(s, &own, now)
-	return at.whole()
 }
 
 const (
@@ -326,7 +306,7 @@ const (
 )
 
 func (s *shard) sweepDue(now int64) bool {
-	return s.agenda.size > 0 && s.due <= now
+	return s.expiries.size > 0 && s.due <= now
 }
 
 // sweep removes what is whole. It looks at what may be, and where it comes so late that ticks have lost their meaning, at all.
@@ -334,12 +314,12 @@ func (s *shard) sweep(now int64) {
 	all := now-s.due > horizon
 	today, next := tickOf(now), horizon>>tickBits
 	s.swept, s.due = now, math.MaxInt64
-	for i := s.agenda.size - 1; i >= 0; i-- { // backwards, since the last takes the place of one that goes
-		held, due := s.agenda.at(i)
+	for i := s.expiries.size - 1; i >= 0; i-- { // backwards, since the last takes the place of one that goes
+		held, due := s.expiries.at(i)
 		switch ahead := due.ahead(today); {
 		case ahead > 0 && !all:
 			next = min(next, ahead)
-		case held.expired(now):
+		case held.Expiry() <= now:
 			s.remove(held, now, &s.stats.Expired)
 		default:
 			s.schedule(held, now)
@@ -349,10 +329,10 @@ func (s *shard) sweep(now int64) {
 }
 
 func (s *shard) remove(held *record, now int64, count *uint64) {
-	s.agenda.remove(held)
+	s.expiries.remove(held)
 	s.states.remove(held)
-	s.countDrained(held.State, -1)
-	s.tell(held.id(), State{}, now)
+	s.countDrained(&held.State, -1)
+	s.tell(held.id(), bucket.State{}, now)
 	*count++
 }
 
@@ -361,17 +341,17 @@ func (s *shard) remove(held *record, now int64, count *uint64) {
 // they fill half of the shard they have no such privilege, or somebody could fill the cache with limits of his own.
 func (s *shard) makeRoom(now int64) {
 	if s.due <= now && (now-s.swept >= sweepAtMost || now < s.swept) {
-		if s.sweep(now); s.agenda.size < s.size {
+		if s.sweep(now); s.expiries.size < s.size {
 			return
 		}
 	}
 	for passed := 0; ; passed++ {
 		held := s.states.oldest()
 		switch {
-		case held.expired(now):
+		case held.Expiry() <= now:
 			s.remove(held, now, &s.stats.Expired)
 			return
-		case !held.drained:
+		case !held.Drained():
 			s.remove(held, now, &s.stats.EvictedUsed)
 			return
 		case passed == spareAtMost, 2*s.drained > s.size:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // TestInvalidRequests checks that each wrong value is an error that names its field, and is not counted.
@@ -68,9 +71,9 @@ func TestInvalidRequests(t *testing.T) {
 		{"the largest algorithm", func(r *limits.Request) { r.Algorithm = 255 }, "algorithm: must be"},
 		{"an unknown flag", func(r *limits.Request) { r.Behavior = 16 }, "behavior: must be"},
 		{"another unknown flag", func(r *limits.Request) { r.Behavior = 64 }, "behavior: must be"},
-		{"a flag among others", func(r *limits.Request) { r.Behavior = limits.Global | 128 }, "behavior: must be"},
+		{"a flag among others", func(r *limits.Request) { r.Behavior = bucket.Global | 128 }, "behavior: must be"},
 		{"all known flags", func(r *limits.Request) {
-			r.Behavior, r.Duration = limits.NoBatching|limits.Global|limits.DurationIsGregorian|limits.ResetRemaining|limits.DrainOverLimit, 1
+			r.Behavior, r.Duration = bucket.NoBatching|bucket.Global|limits.DurationIsGregorian|limits.ResetRemaining|limits.DrainOverLimit, 1
 		}, ok},
 		{"a negative burst", func(r *limits.Request) { r.Burst, r.Algorithm = -1, limits.LeakyBucket }, "burst: must not"},
 		{"a negative burst that nobody asks", func(r *limits.Request) { r.Burst = -1 }, ok},
@@ -84,19 +87,19 @@ func TestInvalidRequests(t *testing.T) {
 			l.Check(used)
 			r := minute(limits.TokenBucket, "key")
 			test.wrong(&r)
-			err := l.Validate(&r)
+			err := l.Prepare(&r, new(bucket.Query))
 			result := l.Check(r)
 			if test.want == ok {
 				if err != nil || result.Status == limits.StatusError {
-					t.Errorf("Validate says %v, Check %+v", err, result)
+					t.Errorf("Prepare says %v, Check %+v", err, result)
 				}
 				return
 			}
 			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("Validate says %v, want %s...", err, test.want)
+				t.Errorf("Prepare says %v, want %s...", err, test.want)
 			}
 			if err != nil && result != (limits.Result{Error: err.Error()}) {
-				t.Errorf("Validate says %v, Check %+v", err, result)
+				t.Errorf("Prepare says %v, Check %+v", err, result)
 			}
 			used.Hits = 0
 			if got := l.Check(used); got.Remaining != 7 || l.Stats().Entries != 1 {
@@ -116,7 +119,7 @@ func TestTextInEveryPlace(t *testing.T) {
 				text[at] = b
 				r := minute(limits.TokenBucket, string(text))
 				wrong := b == 0 || b >= 128 || size == 1 && b == ' '
-				if err := l.Validate(&r); (err != nil) != wrong {
+				if err := l.Prepare(&r, new(bucket.Query)); (err != nil) != wrong {
 					t.Errorf("key %q: %v", text, err)
 				}
 			}
@@ -173,9 +176,9 @@ func TestIDsAreUnique(t *testing.T) {
 		}
 		seen[id] = r
 	}
-	long := limits.Request{Name: strings.Repeat("n", limits.MaxNameBytes), UniqueKey: strings.Repeat("k", limits.MaxKeyBytes)}
-	if n := len(long.AppendID(nil)); n != limits.MaxIDBytes {
-		t.Errorf("the longest ID has %d bytes, want %d", n, limits.MaxIDBytes)
+	long := limits.Request{Name: strings.Repeat("n", bucket.MaxNameBytes), UniqueKey: strings.Repeat("k", bucket.MaxKeyBytes)}
+	if n := len(long.AppendID(nil)); n != bucket.MaxIDBytes {
+		t.Errorf("the longest ID has %d bytes, want %d", n, bucket.MaxIDBytes)
 	}
 	if got := string(long.AppendID([]byte("before"))); !strings.HasPrefix(got, "before") {
 		t.Errorf("AppendID doesn't append: %.20q", got)
@@ -186,7 +189,7 @@ func FuzzIDs(f *testing.F) {
 	f.Add("a_b", "c", "a", "b_c")
 	f.Add("\x01a", "b", "a", "\x01b")
 	f.Fuzz(func(t *testing.T, name, key, otherName, otherKey string) {
-		if len(name) > limits.MaxNameBytes || len(otherName) > limits.MaxNameBytes {
+		if len(name) > bucket.MaxNameBytes || len(otherName) > bucket.MaxNameBytes {
 			return
 		}
 		a, b := limits.Request{Name: name, UniqueKey: key}, limits.Request{Name: otherName, UniqueKey: otherKey}
@@ -588,7 +591,7 @@ func TestChecksDoNotAllocate(t *testing.T) {
 	c := newClock()
 	l := limits.New(1000, c.now)
 	long := func(r limits.Request) limits.Request {
-		r.Name, r.UniqueKey = strings.Repeat("n", limits.MaxNameBytes), strings.Repeat("ключ", limits.MaxKeyBytes/8)
+		r.Name, r.UniqueKey = strings.Repeat("n", bucket.MaxNameBytes), strings.Repeat("ключ", bucket.MaxKeyBytes/8)
 		return r
 	}
 	unit := func(a limits.Algorithm) limits.Request {
@@ -615,7 +618,7 @@ func TestChecksDoNotAllocate(t *testing.T) {
 		}
 	}
 	rate := l.Rate("rate", math.MaxInt64, time.Hour, 0)
-	for _, key := range []string{"key", strings.Repeat("k", limits.MaxKeyBytes)} {
+	for _, key := range []string{"key", strings.Repeat("k", bucket.MaxKeyBytes)} {
 		rate.Allow(key)
 		if n := testing.AllocsPerRun(100, func() { rate.Allow(key); c.add(1) }); n != 0 {
 			t.Errorf("Rate.Allow with a key of %d bytes: %v allocations", len(key), n)
@@ -623,23 +626,27 @@ func TestChecksDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestMoment: who looked at the clock long ago looks again before he decides on a limit on which somebody has decided since,
-// so that nothing leaks twice; and otherwise only now and then.
-func TestMoment(t *testing.T) {
+// TestMoments: a goroutine that looked at the clock long ago looks again before it decides on a limit on which another has decided
+// since, so that nothing leaks twice; and otherwise only now and then.
+func TestMoments(t *testing.T) {
 	c, looks := newClock(), 0
-	l := limits.New(100, func() time.Time { looks++; return c.now() })
+	during := func() {}
+	l := limits.New(100, func() time.Time { looks++; now := c.now(); during(); return now })
 	r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 1000, Duration: 1000, Algorithm: limits.LeakyBucket, Burst: 10}
-	var early limits.Moment
-	var got limits.Result
 	other := r
 	other.UniqueKey = "other"
-	l.Decide(&other, &early, &got)
-	c.add(5 * time.Millisecond)
-	for range 10 {
-		l.Check(r)
+
+	// Between the first decision of a call and its second the clock moves on, and the limit of the second is drained.
+	got := make([]limits.Result, 2)
+	during = func() {
+		during = func() {}
+		c.add(5 * time.Millisecond)
+		for range 10 {
+			l.Check(r)
+		}
 	}
-	if l.Decide(&r, &early, &got); got.Status != limits.StatusOverLimit || got.RetryAfter != 1 {
-		t.Errorf("by an earlier clock: %+v", got)
+	if l.CheckAll([]limits.Request{other, r}, got); got[1].Status != limits.StatusOverLimit || got[1].RetryAfter != 1 {
+		t.Errorf("by an earlier clock: %+v", got[1])
 	}
 	c.add(time.Millisecond)
 	passed := 0
@@ -653,39 +660,53 @@ func TestMoment(t *testing.T) {
 	}
 
 	looks = 0
-	var m limits.Moment
-	for range 160 {
-		l.Decide(&r, &m, &got)
-	}
+	l.CheckAll(slices.Repeat([]limits.Request{r}, 160), make([]limits.Result, 160))
 	if looks != 10 {
 		t.Errorf("%d looks at the clock for 160 decisions in a row", looks)
 	}
-	c.add(-time.Hour) // as somebody who sets it; the next look sees it
-	for range 16 {
-		l.Decide(&other, &m, &got)
+	var q bucket.Query
+	if err := l.Prepare(&r, &q); err != nil {
+		t.Fatal(err)
 	}
-	if want := c.now().UnixMilli() + 16; got.ResetTime > want {
-		t.Errorf("an hour back: reset at %d, want %d at most", got.ResetTime, want)
+	looks = 0
+	l.CheckPrepared([]bucket.Query{q}, make([]int, 160), make([]limits.Result, 1))
+	if looks != 10 {
+		t.Errorf("%d looks at the clock for 160 prepared decisions in a row", looks)
+	}
+
+	// The clock is set back by an hour after the first decision; the next look sees it.
+	during = func() {
+		during = func() {}
+		c.add(-time.Hour)
+	}
+	got = make([]limits.Result, 20)
+	l.CheckAll(slices.Repeat([]limits.Request{other}, 20), got)
+	if want := c.now().UnixMilli() + 20; got[19].ResetTime > want {
+		t.Errorf("an hour back: reset at %d, want %d at most", got[19].ResetTime, want)
 	}
 }
 
 // TestMomentsOfManyGoroutines has goroutines decide on one limit, each by its own moments: no more pass than by one clock.
 func TestMomentsOfManyGoroutines(t *testing.T) {
 	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.LeakyBucket, limits.SlidingWindow} {
+		const checks, batch = 20_000, 40
 		var clock, passed atomic.Int64
 		clock.Store(1_700_000_000_000_000_000)
 		start := clock.Load()
 		l := limits.New(100, func() time.Time { return time.Unix(0, clock.Load()) })
 		r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 100, Duration: 1000, Algorithm: a, Burst: 5}
+		requests := slices.Repeat([]limits.Request{r}, batch)
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
-				var m limits.Moment
-				var got limits.Result
-				for range 20_000 {
-					clock.Add(50_000) // 80,000 times: four seconds
-					if l.Decide(&r, &m, &got); got.Status == limits.StatusOK {
-						passed.Add(1)
+				got := make([]limits.Result, batch)
+				for range checks / batch {
+					clock.Add(50_000 * batch) // in all: four seconds
+					l.CheckAll(requests, got)
+					for i := range got {
+						if got[i].Status == limits.StatusOK {
+							passed.Add(1)
+						}
 					}
 				}
 			})
@@ -694,6 +715,40 @@ func TestMomentsOfManyGoroutines(t *testing.T) {
 		most := map[limits.Algorithm]int64{limits.TokenBucket: 500, limits.LeakyBucket: 405, limits.SlidingWindow: 500}[a]
 		if spent := clock.Load() - start; spent != 4_000_000_000 || passed.Load() > most || passed.Load() < 300 {
 			t.Errorf("%v: %d passed in %d ns, want at most %d", a, passed.Load(), spent, most)
+		}
+	}
+}
+
+// What a Limiter remembers must not share memory with the message that it came from, nor must a clone.
+func TestLimitsOutliveTheirMessage(t *testing.T) {
+	of := func(members string) string {
+		return `{"rate_limits":[{"name":"n","unique_key":"k",` + members + `}]}`
+	}
+	for _, text := range []string{
+		of(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe/Berlin"`),
+		of(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe\u002fBerlin"`),
+	} {
+		l := limits.New(10, newClock().now)
+		for left := int64(9); left >= 5; left-- {
+			message := []byte(text)
+			got, err := wire.ReadRequests(nil, message)
+			if err != nil || string(message) != text {
+				t.Fatalf("%v; the message is now %s", err, message)
+			}
+			if result := l.Check(got[0]); result.Remaining != left {
+				t.Errorf("%s: %+v, want %d remaining", text, result, left)
+			}
+			clone := got[0].Clone()
+			if clone != got[0] {
+				t.Errorf("the clone of %+v is %+v", got[0], clone)
+			}
+			before := fmt.Sprintf("%+v", clone)
+			for i := range message {
+				message[i] = 'x'
+			}
+			if after := fmt.Sprintf("%+v", clone); after != before {
+				t.Errorf("the clone was %s and is %s", before, after)
+			}
 		}
 	}
 }

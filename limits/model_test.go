@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir/limits/bucket"
 )
 
 // A model decides about one limit as the contract words it: in rational numbers, without a thought for speed, space or
@@ -212,9 +214,9 @@ func (m *model) check(t terms, now int64) Result {
 		r.ResetTime = ms(v.wholeAt(t, now))
 	case t.hits > t.capacity():
 		r.ResetTime = ms(t.windowEnd(now))
-		r.Metadata.Reason = ReasonTooManyHits
+		r.Metadata.Reason = bucket.ReasonTooManyHits
 		if t.limit == 0 {
-			r.Metadata.Reason = ReasonLimitZero
+			r.Metadata.Reason = bucket.ReasonLimitZero
 		}
 	default:
 		at := v.fitsAt(t, now)
@@ -258,6 +260,22 @@ func modelUnitEnd(unit int64, zone *time.Location) func(int64) int64 {
 	}
 }
 
+// Units of the requests' durations and of the model's.
+const (
+	nsPerMs = int64(time.Millisecond)
+	day     = 24 * 60 * 60 * 1000 // milliseconds
+)
+
+// location finds a time zone.
+func location(t testing.TB, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zone
+}
+
 // A game is one sequence of checks of one key, decided three times: by the model, by step alone and by a Limiter. What
 // it plays is drawn from draw, which gives a number from 0 to n-1.
 type game struct {
@@ -265,24 +283,24 @@ type game struct {
 	draw    func(n int) int
 	now     int64
 	last    Result
-	terms   terms          // of the last check
-	request Request        // the same, unless rate
-	rate    bool           // the check goes through a Rate, whose period need not be whole milliseconds
-	zone    *time.Location // where terms.unitEnd is right
+	terms   terms   // of the last check
+	request Request // the same, unless rate
+	rate    bool    // the check goes through a Rate, whose period need not be whole milliseconds
 
 	model   model
-	state   State
+	state   bucket.State
+	zones   *bucket.Zones
 	limiter *Limiter
 	log     strings.Builder
 }
 
 const (
 	gameStart  = int64(1_767_225_599_999_999_999) // the last nanosecond of 2025
-	lastMoment = math.MaxInt64 - 3*int64(MaxDurationMs)*nsPerMs
+	lastMoment = math.MaxInt64 - 3*int64(bucket.MaxDurationMs)*nsPerMs
 )
 
 func newGame(t *testing.T, draw func(n int) int) *game {
-	g := &game{t: t, draw: draw, now: gameStart}
+	g := &game{t: t, draw: draw, now: gameStart, zones: bucket.NewZones()}
 	g.limiter = New(1, func() time.Time { return time.Unix(0, g.now) })
 	if g.draw(2) == 0 {
 		g.now++
@@ -302,7 +320,7 @@ func (g *game) count() int64 {
 func (g *game) newTerms() {
 	g.newLimit()
 	g.newDuration()
-	g.terms.algorithm = Algorithm(g.draw(algorithms))
+	g.terms.algorithm = Algorithm(g.draw(3))
 }
 
 func (g *game) newLimit() {
@@ -315,11 +333,11 @@ func (g *game) newLimit() {
 
 func (g *game) newDuration() {
 	g.rate, g.terms.unitEnd = false, nil
-	g.request = Request{Duration: pick[int64](g, 1000, 1, 2, 7, 30_000, 60_000, 3_600_000, day+1, MaxDurationMs, MaxDurationMs-1)}
+	g.request = Request{Duration: pick[int64](g, 1000, 1, 2, 7, 30_000, 60_000, 3_600_000, day+1, bucket.MaxDurationMs, bucket.MaxDurationMs-1)}
 	switch g.draw(5) {
 	case 0:
 		g.rate = true
-		g.terms.duration = pick[int64](g, 1, 2, 999, 1_000_001, 333_333_333, 31_536_000_000_000_007, MaxDurationMs*nsPerMs)
+		g.terms.duration = pick[int64](g, 1, 2, 999, 1_000_001, 333_333_333, 31_536_000_000_000_007, bucket.MaxDurationMs*nsPerMs)
 	case 1:
 		g.request.Behavior = DurationIsGregorian
 		g.request.Duration = int64(g.draw(6))
@@ -348,14 +366,14 @@ func (g *game) next() {
 	case 1:
 		g.newDuration()
 	case 2:
-		g.terms.algorithm = Algorithm(g.draw(algorithms))
+		g.terms.algorithm = Algorithm(g.draw(3))
 	case 3:
 		g.newTerms()
 	}
 	limit, free := g.terms.limit, g.last.Remaining
 	hits := pick(g, 1, 1, 2, free, free+1, limit/2, limit, limit-1, limit+1, g.terms.burst, g.terms.burst+1, int64(g.draw(20)),
 		0, 0, -1, -2, -limit/2, -limit, math.MaxInt64, math.MinInt64)
-	flags := pick(g, Batching, Batching, Batching, Batching, NoBatching|Global, DrainOverLimit, DrainOverLimit, ResetRemaining)
+	flags := pick(g, 0, 0, 0, 0, bucket.NoBatching|bucket.Global, DrainOverLimit, DrainOverLimit, ResetRemaining)
 
 	// What cannot be said together, is not said.
 	if g.rate {
@@ -368,8 +386,7 @@ func (g *game) next() {
 	}
 	g.terms.unitEnd = nil
 	if g.terms.algorithm == TokenBucket && calendar {
-		g.zone = location(g.t, g.request.TimeZone)
-		g.terms.unitEnd = modelUnitEnd(g.request.Duration, g.zone)
+		g.terms.unitEnd = modelUnitEnd(g.request.Duration, location(g.t, g.request.TimeZone))
 	}
 	g.terms.hits, g.terms.reset, g.terms.drain = hits, flags&ResetRemaining != 0, flags&DrainOverLimit != 0
 	g.request.Name, g.request.UniqueKey = "name", "key"
@@ -379,28 +396,26 @@ func (g *game) next() {
 
 // decide has all three decide. It says where they differ, "" if nowhere.
 func (g *game) decide() string {
-	if g.terms.unitEnd != nil && !(movesOn(g.zone, g.now) && movesOn(g.zone, g.state.stamp)) {
-		return fmt.Sprintf("an offset of %v ends before it begins, near %v", g.zone, time.Unix(0, g.now).UTC())
-	}
 	want := g.model.check(g.terms, g.now)
 	g.last = want
 	fmt.Fprintf(&g.log, "at %d: %+v rate %v\n    %+v\n", g.now, g.request, g.rate, want)
 
-	var q query
+	var q bucket.Query
 	var checked Result
 	if g.rate {
 		r := g.limiter.Rate("name", g.terms.limit, time.Duration(g.terms.duration), g.terms.burst)
 		checked = r.check("key", g.terms.hits)
 		q = r.query
-		q.hits = g.terms.hits
+		q.Hits = g.terms.hits
 	} else {
 		checked = g.limiter.Check(g.request)
-		if err := g.limiter.query(&g.request, &q); err != nil {
+		if err := q.Prepare(&g.request, g.zones); err != nil {
 			return err.Error()
 		}
 	}
-	next, stepped := stepped(g.state, &q, g.now)
-	if q.hits == 0 && !q.reset && next != g.state {
+	var stepped Result
+	next := bucket.Step(g.state, &q, g.now, &stepped)
+	if q.Hits == 0 && q.Behavior&ResetRemaining == 0 && next != g.state {
 		return fmt.Sprintf("a look changed the state from %+v to %+v", g.state, next)
 	}
 	g.state = next
@@ -410,8 +425,8 @@ func (g *game) decide() string {
 		return fmt.Sprintf("step:    %+v", stepped)
 	case checked != want:
 		return fmt.Sprintf("Limiter: %+v", checked)
-	case next.whole() != (g.model.state == nil):
-		return fmt.Sprintf("step is whole: %v, the model: %v", next.whole(), g.model.state == nil)
+	case next.Empty() != (g.model.state == nil):
+		return fmt.Sprintf("step is whole: %v, the model: %v", next.Empty(), g.model.state == nil)
 	case (entries == 0) != (g.model.state == nil):
 		return fmt.Sprintf("Limiter holds %d states, the model none: %v", entries, g.model.state == nil)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
 )
 
 // A life is what happened to one limit. It can be told again up to now, and then go on differently.
@@ -242,7 +243,7 @@ func TestWaits(t *testing.T) {
 func wantNever(t *testing.T, r limits.Request, result limits.Result, now int64) {
 	t.Helper()
 	reset := (now + r.Duration*1e6 + 1e6 - 1) / 1e6
-	if result.RetryAfter != 0 || result.Metadata.Reason != limits.ReasonTooManyHits || result.ResetTime != reset {
+	if result.RetryAfter != 0 || result.Metadata.Reason != bucket.ReasonTooManyHits || result.ResetTime != reset {
 		t.Fatalf("%+v: %+v, want a reason instead of a wait, and reset_time %d", r, result, reset)
 	}
 }
@@ -285,7 +286,7 @@ func TestWhatChangesNothing(t *testing.T) {
 	for _, test := range []struct {
 		what   string
 		idle   func(random *rand.Rand, r limits.Request) limits.Request
-		status limits.Status
+		status bucket.Status
 	}{
 		{"a look", func(random *rand.Rand, r limits.Request) limits.Request {
 			// With whatever terms, since a look doesn't bring them into force.

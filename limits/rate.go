@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"weir/limits/bucket"
 )
 
 // ErrNever is the error for hits that can never fit, however long one waits.
@@ -18,7 +20,7 @@ var ErrNever = errors.New("limits: more hits than the burst, or an invalid key")
 type Rate struct {
 	limiter *Limiter
 	name    string
-	query   query
+	query   bucket.Query
 }
 
 // Rate makes a Rate that lets each key pass limit times per period, and up to burst times at once. The same name in the
@@ -27,13 +29,13 @@ type Rate struct {
 func (l *Limiter) Rate(name string, limit int64, per time.Duration, burst int64) *Rate {
 	r := &Rate{limiter: l, name: name}
 	request := Request{Name: name, UniqueKey: "key", Limit: limit, Duration: 1, Algorithm: LeakyBucket, Burst: burst}
-	if err := l.query(&request, &r.query); err != nil {
+	if err := l.Prepare(&request, &r.query); err != nil {
 		panic(fmt.Sprint("limits.Rate: ", err))
 	}
-	if per < 1 || per > MaxDurationMs*time.Millisecond {
+	if per < 1 || per > bucket.MaxDurationMs*time.Millisecond {
 		panic("limits.Rate: per must be positive and at most 3,660 days")
 	}
-	r.query.duration = int64(per)
+	r.query.SetWindow(per)
 	return r
 }
 
@@ -57,19 +59,19 @@ func (r *Rate) WaitN(ctx context.Context, key string, n int64) error {
 		case result.RetryAfter == 0:
 			return ErrNever
 		}
-		sleep(ctx, time.Duration(min(result.RetryAfter, math.MaxInt64/nsPerMs))*time.Millisecond)
+		sleep(ctx, time.Duration(min(result.RetryAfter, int64(math.MaxInt64/time.Millisecond)))*time.Millisecond)
 	}
 	return ctx.Err()
 }
 
 // check is Limiter.Check without what Rate has checked already.
 func (r *Rate) check(key string, n int64) (result Result) {
-	if err := checkKey(key); err != nil {
+	if err := bucket.CheckKey(key); err != nil {
 		return Result{Error: err.Error()}
 	}
 	q := r.query
-	q.hits = n
-	r.limiter.check(r.name, key, &q, new(Moment), &result)
+	q.Hits = n
+	r.limiter.decideByName(r.name, key, &q, new(moment), &result)
 	return result
 }
 

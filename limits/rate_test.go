@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
 )
 
 func TestRate(t *testing.T) {
@@ -109,7 +110,7 @@ func TestRateWithoutBurst(t *testing.T) {
 func TestRateRefusesInvalidKeys(t *testing.T) {
 	l := limits.New(10, newClock().now)
 	rate := l.Rate("mail", 10, time.Second, 20)
-	for _, key := range []string{"", " ", "\x00", "\xff", strings.Repeat("k", limits.MaxKeyBytes+1)} {
+	for _, key := range []string{"", " ", "\x00", "\xff", strings.Repeat("k", bucket.MaxKeyBytes+1)} {
 		if rate.Allow(key) || rate.AllowN(key, 0) || rate.AllowN(key, -1) {
 			t.Errorf("key %.10q is allowed", key)
 		}
@@ -120,13 +121,13 @@ func TestRateRefusesInvalidKeys(t *testing.T) {
 	if n := l.Stats().Entries; n != 0 {
 		t.Errorf("%d entries", n)
 	}
-	if !rate.Allow(strings.Repeat("k", limits.MaxKeyBytes)) {
+	if !rate.Allow(strings.Repeat("k", bucket.MaxKeyBytes)) {
 		t.Error("the longest key is refused")
 	}
 }
 
 func TestRatePanics(t *testing.T) {
-	const most = limits.MaxDurationMs * time.Millisecond
+	const most = bucket.MaxDurationMs * time.Millisecond
 	for _, test := range []struct {
 		name   string
 		limit  int64
@@ -136,10 +137,10 @@ func TestRatePanics(t *testing.T) {
 	}{
 		{"mail", 0, 1, 0, ""},
 		{"mail", math.MaxInt64, most, math.MaxInt64, ""},
-		{strings.Repeat("n", limits.MaxNameBytes), 1, 1, 1, ""},
+		{strings.Repeat("n", bucket.MaxNameBytes), 1, 1, 1, ""},
 		{"", 1, 1, 1, "limits.Rate: name: required"},
 		{"\xff", 1, 1, 1, "limits.Rate: name: must be"},
-		{strings.Repeat("n", limits.MaxNameBytes+1), 1, 1, 1, "limits.Rate: name: longer"},
+		{strings.Repeat("n", bucket.MaxNameBytes+1), 1, 1, 1, "limits.Rate: name: longer"},
 		{"mail", -1, 1, 1, "limits.Rate: limit: "},
 		{"mail", 1, 0, 1, "limits.Rate: per must be"},
 		{"mail", 1, -time.Second, 1, "limits.Rate: per must be"},
@@ -265,7 +266,7 @@ func TestWaitForWhatNeverComes(t *testing.T) {
 // What takes longer than a time.Duration can say, ends with the context all the same.
 func TestWaitForCenturies(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *limits.Limiter) {
-		rate := l.Rate("mail", 1, limits.MaxDurationMs*time.Millisecond, math.MaxInt64)
+		rate := l.Rate("mail", 1, bucket.MaxDurationMs*time.Millisecond, math.MaxInt64)
 		rate.AllowN("key", math.MaxInt64)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*365*24*time.Hour)
 		defer cancel()

@@ -31,10 +31,10 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 	l := New(40, func() time.Time { return time.Unix(0, now) })
 	s := &l.shards[0]
 	for range 30_000 {
-		now += random.Int64N(10 * nsPerMs)
+		now += random.Int64N(10 * int64(time.Millisecond))
 		l.Check(Request{
 			Name: "name", UniqueKey: fmt.Sprint(random.IntN(150)), Hits: random.Int64N(8) - 1, Limit: random.Int64N(6), Duration: 5000,
-			Algorithm: Algorithm(random.IntN(algorithms)),
+			Algorithm: Algorithm(random.IntN(3)),
 			Behavior:  []Behavior{0, 0, 0, 0, DrainOverLimit, ResetRemaining}[random.IntN(6)],
 		})
 		if random.IntN(500) == 0 {
@@ -42,10 +42,10 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 		}
 		drained := 0
 		for _, st := range s.states.inOrder() {
-			if st.drained {
+			if st.Drained() {
 				drained++
 			}
-			if st.whole() {
+			if st.Empty() {
 				t.Fatalf("a whole state is held: %+v", *st)
 			}
 		}
@@ -61,7 +61,7 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 // TestShardsDontShareCacheLines keeps two processors out of each other's way, and what decisions use together.
 func TestShardsDontShareCacheLines(t *testing.T) {
 	const line = 64
-	if size, hot := unsafe.Sizeof(shard{}), unsafe.Offsetof(shard{}.agenda); size%line != 0 || hot > line {
+	if size, hot := unsafe.Sizeof(shard{}), unsafe.Offsetof(shard{}.expiries); size%line != 0 || hot > line {
 		t.Errorf("a shard has %d bytes, of which decisions use the first %d", size, hot)
 	}
 }

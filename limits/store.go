@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"weir/limits/bucket"
 )
 
 // A store holds the states of one shard, in the order in which they were used last, more or less: one in the newer half is
@@ -18,13 +20,13 @@ type store struct {
 // A record is a state with its id, whose bytes follow it. It is one object without pointers, which the garbage collector
 // need not look into, and whose state lies beside the id that is compared on the way to it.
 type record struct {
-	State
+	bucket.State
 	moved uint32 // what moves was when it came to the front
 	size  uint16 // of the id
-	place uint16 // in the agenda
+	place uint16 // in the expiry index
 }
 
-func newRecord(id string, st State) *record {
+func newRecord(id string, st bucket.State) *record {
 	const head = int(unsafe.Sizeof(record{}))
 	memory := make([]byte, head+len(id)) // too large to share memory with others, and so aligned
 	copy(memory[head:], id)
@@ -69,7 +71,7 @@ func (s *store) peek(id []byte) *record {
 }
 
 // add adds a state, which is the newest then. The id is copied.
-func (s *store) add(id string, st State) *record {
+func (s *store) add(id string, st bucket.State) *record {
 	r := newRecord(id, st)
 	s.moves++
 	r.moved = s.moves

@@ -2,8 +2,11 @@ package limits
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
+
+	"weir/limits/bucket"
 )
 
 // TestStoreForgetsWhatIsNotUsed uses records at random. What is the oldest in a full store has not been used for half of it,
@@ -27,9 +30,9 @@ func TestStoreForgetsWhatIsNotUsed(t *testing.T) {
 				s.remove(old)
 				delete(used, old.id())
 				evictions++
-				s.add(id, State{})
+				s.add(id, bucket.State{})
 			case r == nil:
-				s.add(id, State{})
+				s.add(id, bucket.State{})
 			}
 			used[id] = s.moves
 		}
@@ -41,20 +44,27 @@ func TestStoreForgetsWhatIsNotUsed(t *testing.T) {
 
 // TestRecord: a record is its own memory, whatever becomes of that from which its id was copied.
 func TestRecord(t *testing.T) {
-	for _, n := range []int{1, 7, 8, 9, 49, 255, MaxIDBytes} {
+	for _, n := range []int{1, 7, 8, 9, 49, 255, bucket.MaxIDBytes} {
 		id := make([]byte, n)
 		for i := range id {
 			id[i] = byte(i)
 		}
-		want, st := string(id), State{used: u128{lo: 1, hi: 2}, stamp: 3, duration: 4, limit: 5, algorithm: 1, drained: true}
+		want, st := string(id), anyState(2)
 		r := newRecord(textOf(id), st)
 		clear(id)
 		if r.id() != want || r.State != st {
 			t.Errorf("%d bytes: %q, %+v", n, r.id(), r.State)
 		}
-		r.State.limit, r.moved = 1<<63, 1<<31
+		r.State, r.moved = anyState(math.MaxInt64), 1<<31
 		if r.id() != want {
 			t.Errorf("%d bytes: a state reaches into its id", n)
 		}
 	}
+}
+
+// anyState returns a state with a number in many places.
+func anyState(n int64) bucket.State {
+	snapshot := bucket.Snapshot{Now: n &^ (1 << 62), Algorithm: SlidingWindow, Limit: n, Duration: 4, Used: n, Rest: n}
+	state, _ := snapshot.State()
+	return state
 }

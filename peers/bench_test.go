@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/wire"
 )
 
 // BenchmarkCheck asks a peer over the loopback for groups of items: a whole request from node to node, of both sides,
@@ -16,11 +17,11 @@ import (
 func BenchmarkCheck(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n, " items"), func(b *testing.B) {
-			answer := limits.AppendResults(nil, make([]limits.Result, n))
+			answer := wire.AppendResults(nil, make([]limits.Result, n))
 			peer := startPeer(b, func(w http.ResponseWriter, r *http.Request) {
 				body := make([]byte, r.ContentLength)
 				io.ReadFull(r.Body, body)
-				if items, err := limits.ReadPeerRequests(nil, body); err != nil || len(items) != n {
+				if items, err := wire.ReadPeerRequests(nil, body); err != nil || len(items) != n {
 					b.Error(len(items), err)
 				}
 				w.Write(answer)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/ring"
 )
 
@@ -277,7 +278,7 @@ func (a *air) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	requests, err := limits.ReadPeerRequests(nil, body)
+	requests, err := wire.ReadPeerRequests(nil, body)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +286,7 @@ func (a *air) RoundTrip(r *http.Request) (*http.Response, error) {
 	for i := range results {
 		results[i].Status = limits.StatusOK
 	}
-	return answer(http.StatusOK, string(limits.AppendResults(nil, results)))
+	return answer(http.StatusOK, string(wire.AppendResults(nil, results)))
 }
 
 // inTheAir runs test in a bubble with a Set of three nodes, of which this one is a:1 and the air is between all.

@@ -23,25 +23,8 @@ import (
 
 	"weir/batching"
 	"weir/limits"
+	"weir/limits/wire"
 )
-
-// What one node tells another with each call, in headers, which HTTP/2 sends once and then refers to.
-const (
-	BatchPath      = "/v1/peer/batch"  // takes and gives the messages of /v1/check
-	ReportPath     = "/v1/peer/report" // takes a limits.Report, gives limits.States
-	StatesPath     = "/v1/peer/states" // takes limits.States, gives an empty object
-	TakePath       = "/v1/peer/take"   // takes limits.Names, gives limits.States
-	LeavePath      = "/v1/peer/leave"  // takes and gives an empty object; the header says all
-	Protocol       = "1"               // grows when nodes of two versions can no longer work together
-	HeaderProtocol = "Weir-Protocol"   // of who speaks, both ways
-	HeaderRing     = "Weir-Ring"       // the fingerprint of its ring, both ways
-	HeaderFrom     = "Weir-From"       // its name
-	HeaderStart    = "Weir-Start"      // names the life of its process, both ways
-	HeaderLeaving  = "Weir-Leaving"    // it is about to stop, both ways
-)
-
-// MaxMessage bounds a message between nodes: 1,000 of the longest items.
-const MaxMessage = 4 << 20
 
 const (
 	batchBytes    = 512 << 10 // a batch takes no more items beyond this
@@ -83,7 +66,7 @@ type Peer struct {
 	rt      http.RoundTripper
 	batches *batching.Batcher[limits.Request, limits.Result]
 	singles *batching.Batcher[limits.Request, limits.Result] // for groups that are to travel by themselves
-	takes   *batching.Batcher[limits.Name, limits.Named]
+	takes   *batching.Batcher[wire.Key, wire.KeyedState]
 	health  breaker
 	stats   stats
 
@@ -115,7 +98,7 @@ func newPeer(s *Set, name string) *Peer {
 	return p
 }
 
-func nameBytes(n limits.Name) int { return 50 + len(n.Name) + len(n.UniqueKey) }
+func nameBytes(n wire.Key) int { return 50 + len(n.Name) + len(n.UniqueKey) }
 
 // messageBytes returns about the size of r in a message.
 func messageBytes(r limits.Request) int {
@@ -229,8 +212,8 @@ func (p *Peer) deliver(ctx context.Context, path string, message []byte, within 
 // call makes one call that has a group counted. An empty group only asks the peer for a sign of life.
 func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Result, error) {
 	start := time.Now()
-	text := limits.AppendRequests(slices.Grow(usedText(), 64+160*len(group)), group)
-	answer, err := p.deliver(ctx, BatchPath, text, p.set.options.Timeout)
+	text := wire.AppendRequests(slices.Grow(usedText(), 64+160*len(group)), group)
+	answer, err := p.deliver(ctx, wire.BatchPath, text, p.set.options.Timeout)
 	if len(group) > 0 { // not a probe
 		p.stats.latency.Update(time.Since(start).Seconds())
 		p.stats.batch.Update(float64(len(group)))
@@ -238,7 +221,7 @@ func (p *Peer) call(ctx context.Context, group []limits.Request) ([]limits.Resul
 	if err != nil {
 		return nil, p.classify(err)
 	}
-	results, err := limits.ReadPeerResults(make([]limits.Result, 0, len(group)), answer)
+	results, err := wire.ReadPeerResults(make([]limits.Result, 0, len(group)), answer)
 	if err != nil || len(results) != len(group) {
 		return nil, p.senseless(p.log.Warn().AnErr("error", err).Int("items", len(group)).Int("results", len(results)))
 	}
@@ -330,7 +313,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 	const usual = 256 << 10 // of a thousand items, and all that a peer can make this node reserve by a header
 	var answer bytes.Buffer
 	answer.Grow(int(min(max(resp.ContentLength, 0), usual)) + bytes.MinRead)
-	_, err := answer.ReadFrom(io.LimitReader(resp.Body, MaxMessage))
+	_, err := answer.ReadFrom(io.LimitReader(resp.Body, wire.MaxMessage))
 	return answer.Bytes(), err
 }
 
@@ -394,7 +377,7 @@ func unprocessed(err error) bool {
 
 // observe notes what the peer says of itself in an answer.
 func (p *Peer) observe(h http.Header) {
-	ring := h.Get(HeaderRing)
+	ring := h.Get(wire.HeaderRing)
 	if ring == "" {
 		return // the peer doesn't know its place, or is no weir
 	}

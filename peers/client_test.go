@@ -22,6 +22,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // A counter is a listener that counts connections.
@@ -106,7 +108,7 @@ func readItems(t *testing.T, r *http.Request) []limits.Request {
 	if err != nil {
 		return nil // the caller has gone
 	}
-	items, err := limits.ReadPeerRequests(nil, body)
+	items, err := wire.ReadPeerRequests(nil, body)
 	if err != nil {
 		t.Errorf("%v in %s", err, body)
 	}
@@ -119,7 +121,7 @@ func answerAll(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	for _, item := range readItems(t, r) {
 		results = append(results, limits.Result{Status: limits.StatusOK, Limit: item.Limit, Remaining: 1, ResetTime: 1})
 	}
-	w.Write(limits.AppendResults(nil, results))
+	w.Write(wire.AppendResults(nil, results))
 }
 
 // long is a timeout that no test waits for.
@@ -183,7 +185,7 @@ func TestAnswers(t *testing.T) {
 		}, ErrBroken, isDown},
 		{"no answer at all", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, ErrBroken, isDown},
 		{"301", func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, BatchPath, http.StatusMovedPermanently)
+			http.Redirect(w, r, wire.BatchPath, http.StatusMovedPermanently)
 		}, ErrBroken, isDown},
 		{"307", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
@@ -205,7 +207,7 @@ func TestAnswers(t *testing.T) {
 					w.WriteHeader(500) // a probe: the peer shall not come back while the test looks at it
 					return
 				}
-				if r.URL.Path != BatchPath {
+				if r.URL.Path != wire.BatchPath {
 					t.Errorf("a call to %s", r.URL.Path)
 				}
 				test.answer(w, r)
@@ -270,8 +272,8 @@ func TestThrottledLogs(t *testing.T) {
 				w.WriteHeader(401)
 				return
 			}
-			w.Header().Set(HeaderProtocol, Protocol)
-			w.Header().Set(HeaderRing, "another")
+			w.Header().Set(wire.HeaderProtocol, wire.Protocol)
+			w.Header().Set(wire.HeaderRing, "another")
 			answerAll(t, w, r)
 		}).Addr().String()})
 	}
@@ -325,7 +327,7 @@ func TestHugeAnswers(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			const underWay = 8 << 20 // in the buffers between the two
-			if total := <-sent; total > MaxMessage+underWay {
+			if total := <-sent; total > wire.MaxMessage+underWay {
 				t.Errorf("%d bytes were taken", total)
 			}
 		})
@@ -340,17 +342,17 @@ func TestLargestAnswerFits(t *testing.T) {
 		for i := range results {
 			results[i] = limits.Result{
 				Status: limits.StatusOverLimit, Limit: worst, Remaining: worst, ResetTime: worst, RetryAfter: worst,
-				Metadata: limits.Metadata{
-					Owner: strings.Repeat("o", 300), Degraded: "owner_unreachable", Reason: limits.ReasonTooManyHits,
+				Metadata: bucket.Metadata{
+					Owner: strings.Repeat("o", 300), Degraded: "owner_unreachable", Reason: bucket.ReasonTooManyHits,
 				},
 			}
 		}
-		w.Write(limits.AppendResults(nil, results))
+		w.Write(wire.AppendResults(nil, results))
 	}), Options{Timeout: long})
-	items := group(limits.MaxItems)
+	items := group(wire.MaxItems)
 	for i := range items {
-		items[i].Name = strings.Repeat("\x01", limits.MaxNameBytes)
-		items[i].UniqueKey = strings.Repeat("ü", limits.MaxKeyBytes/2)
+		items[i].Name = strings.Repeat("\x01", bucket.MaxNameBytes)
+		items[i].UniqueKey = strings.Repeat("ü", bucket.MaxKeyBytes/2)
 	}
 	if results, err := p.Check(t.Context(), items, false); err != nil || len(results) != len(items) {
 		t.Errorf("%d results, %v", len(results), err)
@@ -484,7 +486,7 @@ func TestKilledConnections(t *testing.T) {
 		}
 		mu.Unlock()
 		kill := r.Context().Value(connKey{}).(net.Conn).Close
-		answer := limits.AppendResults(nil, make([]limits.Result, len(items)))
+		answer := wire.AppendResults(nil, make([]limits.Result, len(items)))
 		switch calls.Add(1) % 40 {
 		case 10: // before
 			kill()
@@ -806,7 +808,7 @@ func TestPeerRestarts(t *testing.T) {
 		s, u := h2c(func(w http.ResponseWriter, r *http.Request) {
 			items := readItems(t, r)
 			counted.Add(int64(len(items)))
-			w.Write(limits.AppendResults(nil, make([]limits.Result, len(items))))
+			w.Write(wire.AppendResults(nil, make([]limits.Result, len(items))))
 		}), r.turn()
 		var serving sync.WaitGroup
 		serving.Go(func() { s.Serve(u) })
@@ -884,11 +886,11 @@ func TestWire(t *testing.T) {
 		}
 		var text strings.Builder
 		fmt.Fprintf(&text, "%s %s %s\nHost: %s\n", r.Proto, r.Method, r.RequestURI, r.Host)
-		if r.Header.Get(HeaderStart) == "" {
+		if r.Header.Get(wire.HeaderStart) == "" {
 			t.Error("the call doesn't name the process that makes it")
 		}
-		r.Header.Set(HeaderStart, "7") // another one each time
-		r.Header.Write(&text)          // sorted
+		r.Header.Set(wire.HeaderStart, "7") // another one each time
+		r.Header.Write(&text)               // sorted
 		got <- strings.ReplaceAll(text.String(), "\r\n", "\n") + "\n" + string(body)
 		io.WriteString(w, `{"rate_limits":[`+okResult+","+okResult+`]}`)
 	})
@@ -897,7 +899,7 @@ func TestWire(t *testing.T) {
 		{Name: "mail", UniqueKey: "account=1", Hits: 1, Limit: 10, Duration: 60_000},
 		{Name: `quote " and ü`, UniqueKey: "tab\tand <&>", Hits: -5, Limit: 1<<63 - 1, Duration: 3,
 			Algorithm: limits.LeakyBucket, Burst: 7, TimeZone: "Europe/Berlin",
-			Behavior: limits.NoBatching | limits.DurationIsGregorian | limits.DrainOverLimit},
+			Behavior: bucket.NoBatching | limits.DurationIsGregorian | limits.DrainOverLimit},
 	}, false)
 	if err != nil {
 		t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"weir/limits/wire"
 
 	vm "github.com/VictoriaMetrics/metrics"
 	"github.com/rs/zerolog"
@@ -14,13 +15,13 @@ func (s *Set) headerLocked(v *View) http.Header {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "weir")
-	h.Set(HeaderProtocol, Protocol)
-	h.Set(HeaderRing, v.ring.Fingerprint())
-	h.Set(HeaderFrom, v.name)
+	h.Set(wire.HeaderProtocol, wire.Protocol)
+	h.Set(wire.HeaderRing, v.ring.Fingerprint())
+	h.Set(wire.HeaderFrom, v.name)
 	if s.leaving {
-		h.Set(HeaderLeaving, "true")
+		h.Set(wire.HeaderLeaving, "true")
 	}
-	h.Set(HeaderStart, strconv.FormatInt(s.incarnation, 10))
+	h.Set(wire.HeaderStart, strconv.FormatInt(s.incarnation, 10))
 	if s.options.Secret != "" {
 		h.Set("Authorization", "Bearer "+s.options.Secret)
 	}
@@ -30,7 +31,7 @@ func (s *Set) headerLocked(v *View) http.Header {
 // SetHeaders sets in the header of an answer what this node says of itself in calls. There must be a view.
 func (s *Set) SetHeaders(h http.Header) {
 	ours := s.View().header
-	for _, name := range [...]string{HeaderProtocol, HeaderRing, HeaderStart, HeaderLeaving} {
+	for _, name := range [...]string{wire.HeaderProtocol, wire.HeaderRing, wire.HeaderStart, wire.HeaderLeaving} {
 		if values := ours[name]; values != nil {
 			h[name] = values
 		}
@@ -54,8 +55,8 @@ type mismatches struct {
 // observe compares a peer's protocol and ring with this node's. A difference is normal for the seconds in which a list
 // changes, and a mistake if it stays; so it is counted, and logged once for each change.
 func (m *mismatches) observe(from string, h http.Header, v *View) {
-	protocol, ring := h.Get(HeaderProtocol), h.Get(HeaderRing)
-	if v == nil || protocol == Protocol && ring == v.Fingerprint() {
+	protocol, ring := h.Get(wire.HeaderProtocol), h.Get(wire.HeaderRing)
+	if v == nil || protocol == wire.Protocol && ring == v.Fingerprint() {
 		m.forget(from)
 		return
 	}
@@ -65,7 +66,7 @@ func (m *mismatches) observe(from string, h http.Header, v *View) {
 	}
 	odd := protocol + " " + ring
 	if last, _ := m.last.Swap(from, odd); last != odd {
-		m.log.Warn().Str("peer", from).Str("its_protocol", protocol).Str("our_protocol", Protocol).
+		m.log.Warn().Str("peer", from).Str("its_protocol", protocol).Str("our_protocol", wire.Protocol).
 			Str("its_ring", ring).Str("our_ring", v.Fingerprint()).
 			Msg("a peer has another list of nodes, or another version")
 	}

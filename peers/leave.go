@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"weir/limits/wire"
 )
 
 // Leave takes this node out of the ring: the nodes that take over count from now on. It reports false if there is no
@@ -25,7 +26,7 @@ func (s *Set) TellLeaving(ctx context.Context) {
 	var calls sync.WaitGroup
 	for _, p := range s.View().peers {
 		if !p.down() {
-			calls.Go(func() { p.tell(ctx, LeavePath, struct{}{}, new(struct{})) })
+			calls.Go(func() { p.tell(ctx, wire.LeavePath, struct{}{}, new(struct{})) })
 		}
 	}
 	calls.Wait()
@@ -34,8 +35,8 @@ func (s *Set) TellLeaving(ctx context.Context) {
 // observeRestart notes that a listed node is about to leave, or that another incarnation of it is there. When it
 // returns the view shows that, also if another caller has noted it.
 func (s *Set) observeRestart(from string, h http.Header) {
-	incarnation, err := strconv.ParseInt(h.Get(HeaderStart), 10, 64)
-	v, leaving := s.View(), h.Get(HeaderLeaving) != ""
+	incarnation, err := strconv.ParseInt(h.Get(wire.HeaderStart), 10, 64)
+	v, leaving := s.View(), h.Get(wire.HeaderLeaving) != ""
 	p := v.peer(from)
 	if err != nil || p == nil || p.incarnation.Load() == incarnation && (!leaving || v.lacks(p)) {
 		return

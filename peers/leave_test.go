@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"weir/limits/wire"
 	"weir/ring"
 )
 
@@ -135,7 +136,7 @@ func TestOutsiderKnowsItsName(t *testing.T) {
 	if v := s.View(); v.Self() != "" || v.Owner(id).Name() != "b:1" {
 		t.Errorf("self %q, asks %s", v.Self(), v.Owner(id).Name())
 	}
-	if from := s.View().header.Get(HeaderFrom); from != "a:1" {
+	if from := s.View().header.Get(wire.HeaderFrom); from != "a:1" {
 		t.Errorf("it calls as %q", from)
 	}
 }
@@ -201,9 +202,9 @@ func TestLateMessageOfAFormerIncarnation(t *testing.T) {
 	s.Update("a:1", list("a:1", "b:1"))
 	observe := func(incarnation string, leaving bool) {
 		h := http.Header{}
-		h.Set(HeaderStart, incarnation)
+		h.Set(wire.HeaderStart, incarnation)
 		if leaving {
-			h.Set(HeaderLeaving, "1")
+			h.Set(wire.HeaderLeaving, "1")
 		}
 		s.Observe("b:1", h)
 	}

@@ -5,25 +5,24 @@ import (
 	"errors"
 	"net/http"
 	"time"
-
-	"weir/limits"
+	"weir/limits/wire"
 )
 
 // Report tells a node what was taken from its limits, and returns the states that it answers with. The error is a
 // [Failure] or a [*Rejection].
-func (s *Set) Report(ctx context.Context, node string, report *limits.Report) (*limits.States, error) {
-	answer := new(limits.States)
-	return answer, s.tell(ctx, node, ReportPath, report, answer, report.Seq == 0)
+func (s *Set) Report(ctx context.Context, node string, report *wire.Report) (*wire.StateUpdate, error) {
+	answer := new(wire.StateUpdate)
+	return answer, s.tell(ctx, node, wire.ReportPath, report, answer, report.Seq == 0)
 }
 
 // Publish tells a node the states of limits that this one owns. The error is a [Failure] or a [*Rejection].
-func (s *Set) Publish(ctx context.Context, node string, states *limits.States) error {
-	return s.tell(ctx, node, StatesPath, states, new(struct{}), false)
+func (s *Set) Publish(ctx context.Context, node string, states *wire.StateUpdate) error {
+	return s.tell(ctx, node, wire.StatesPath, states, new(struct{}), false)
 }
 
 // Take asks the peer for the states of some limits that it owned before, and returns them in order: whole ones where it
 // has none. Concurrent calls may travel together. The error is as that of [Peer.Check].
-func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, error) {
+func (p *Peer) Take(ctx context.Context, names []wire.Key) ([]wire.KeyedState, error) {
 	if p.down() {
 		return nil, ErrDown
 	}
@@ -31,9 +30,9 @@ func (p *Peer) Take(ctx context.Context, names []limits.Name) ([]limits.Named, e
 	return states, p.settle(err)
 }
 
-func (p *Peer) take(names []limits.Name) ([]limits.Named, error) {
-	var answer limits.States
-	err := p.tell(context.Background(), TakePath, &limits.Names{Names: names}, &answer)
+func (p *Peer) take(names []wire.Key) ([]wire.KeyedState, error) {
+	var answer wire.StateUpdate
+	err := p.tell(context.Background(), wire.TakePath, &wire.TakeRequest{Names: names}, &answer)
 	if err != ErrUnreachable { // a node that isn't there yet has nothing to give, and that is no outage
 		p.conclude(err)
 	}
@@ -62,7 +61,7 @@ func (s *Set) tell(ctx context.Context, node, path string, message, answer any, 
 
 // tell sends a message that isn't a group of checks. Unlike those it may be repeated, since it says when it was.
 func (p *Peer) tell(ctx context.Context, path string, message, answer any) error {
-	body, err := limits.AppendMessage(usedText(), message)
+	body, err := wire.AppendMessage(usedText(), message)
 	if err != nil {
 		return err
 	}
@@ -73,7 +72,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 	if err != nil {
 		return p.classify(err)
 	}
-	if err := limits.Unmarshal(text, answer); err != nil {
+	if err := wire.Unmarshal(text, answer); err != nil {
 		return p.senseless(p.log.Warn().Str("path", path).Err(err))
 	}
 	return nil
@@ -82,7 +81,7 @@ func (p *Peer) tell(ctx context.Context, path string, message, answer any) error
 // patience returns the time that a call with a message may take. For states that move it is more: no check waits for
 // them, they keep the peer busy while it has much else to do, and sending them again would only add to that.
 func (p *Peer) patience(message any) time.Duration {
-	if r, ok := message.(*limits.Report); ok && len(r.States) > 0 {
+	if r, ok := message.(*wire.Report); ok && len(r.States) > 0 {
 		return 4 * p.set.options.Timeout
 	}
 	return p.set.options.Timeout

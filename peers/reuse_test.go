@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir/limits"
+	"weir/limits/wire"
 )
 
 // A hasty transport answers before it has read the message, of which it keeps the body.
@@ -38,7 +39,7 @@ func (h *hasty) RoundTrip(r *http.Request) (*http.Response, error) {
 		text, _ = io.ReadAll(struct{ io.Reader }{r.Body})
 	}
 	h.bodies = append(h.bodies, io.MultiReader(bytes.NewReader(text), r.Body))
-	answer := limits.AppendResults(nil, []limits.Result{{Status: limits.StatusOK}})
+	answer := wire.AppendResults(nil, []limits.Result{{Status: limits.StatusOK}})
 	return &http.Response{
 		StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(answer)),
 	}, nil
@@ -55,7 +56,7 @@ func TestTextsAreUsedAgain(t *testing.T) {
 		var want [][]byte
 		for i := range 50 {
 			item := group(50)[i : i+1]
-			want = append(want, limits.AppendRequests(nil, item))
+			want = append(want, wire.AppendRequests(nil, item))
 			if _, err := s.View().peer("peer:1").Check(context.Background(), item, true); err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // An exchange is the memory that one request needs, used again by later ones.
@@ -14,10 +16,9 @@ type exchange struct {
 	large    []byte // what body is part of if it is large; lent
 	requests []limits.Request
 	results  []limits.Result
-	groups   []group     // of items for peers
-	owners   []ownerSeen // of items, with what was found of them
-	id       []byte      // names one limit at a time
-	moment   limits.Moment
+	groups   []group      // of items for peers
+	owners   []ownerSeen  // of items, with what was found of them
+	query    bucket.Query // of one item at a time
 
 	room   *room // of which held is taken
 	held   int64
@@ -57,12 +58,12 @@ func (s *Server) handleCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var err error
-	if x.requests, err = limits.ReadRequests(x.requests[:0], x.body); err != nil {
+	if x.requests, err = wire.ReadRequests(x.requests[:0], x.body); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
 	s.decide(r.Context(), x)
-	x.answer = limits.AppendResults(x.answer[:0], x.results)
+	x.answer = wire.AppendResults(x.answer[:0], x.results)
 	s.metrics.count(x.requests, x.results)
 	writeJSON(w, http.StatusOK, x.answer)
 	s.metrics.duration.Update(time.Since(start).Seconds())

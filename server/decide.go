@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 	"weir/peers"
 )
 
@@ -37,10 +39,11 @@ const (
 // away, its stand-in. Items for one peer go to it together and in their order.
 func (s *Server) decide(ctx context.Context, x *exchange) {
 	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
-	x.groups, x.owners, x.moment = x.groups[:0], x.owners[:0], limits.Moment{}
+	x.groups, x.owners = x.groups[:0], x.owners[:0]
 	if s.peers == nil {
-		for i := range x.requests {
-			s.count(&x.requests[i], s.owner, &x.moment, &x.results[i])
+		s.limiter.CheckAll(x.requests, x.results)
+		for i := range x.results {
+			x.results[i].Metadata.Owner = s.owner
 		}
 		return
 	}
@@ -62,29 +65,28 @@ func (s *Server) routeAll(x *exchange) *peers.View {
 func (s *Server) route(x *exchange, i int, view *peers.View) {
 	r := &x.requests[i]
 	self := s.name(view)
-	if err := s.limiter.Validate(r); err != nil {
-		x.results[i] = limits.Result{Error: err.Error(), Metadata: limits.Metadata{Owner: self}}
+	if err := s.limiter.Prepare(r, &x.query); err != nil {
+		x.results[i] = limits.Result{Error: err.Error(), Metadata: bucket.Metadata{Owner: self}}
 		return
 	}
 	if view == nil {
 		x.results[i] = s.degrade(r, self, notReady)
 		return
 	}
-	x.id = r.AppendID(x.id[:0])
-	owner := view.Owner(x.id)
+	owner := view.Owner(x.query.ID)
 	if owner == nil {
-		if p := s.formerOwner(x.id, view); p != nil {
+		if p := s.formerOwner(x.query.ID, view); p != nil {
 			x.groupOf(p, former).add(i, r)
 			return
 		}
-		s.countOwn(x.id, r, self, &x.moment, &x.results[i])
+		s.countOwn(&x.query, r, self, &x.results[i])
 		return
 	}
 	away := x.isAway(owner)
 	kind, asked := x.isAsked(owner, r)
-	if r.Behavior&limits.Global != 0 && !asked {
+	if r.Behavior&bucket.Global != 0 && !asked {
 		var ok bool
-		if x.results[i], ok = s.global.Check(x.id, r, owner.Name(), away); ok {
+		if x.results[i], ok = s.global.Check(&x.query, owner.Name(), away); ok {
 			return
 		}
 	}
@@ -92,7 +94,7 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 		x.groupOf(owner, kind).add(i, r)
 		return
 	}
-	if peer := view.StandIn(x.id, owner); peer != nil {
+	if peer := view.StandIn(x.query.ID, owner); peer != nil {
 		x.groupOf(peer, standIn).add(i, r)
 		return
 	}
@@ -101,7 +103,7 @@ func (s *Server) route(x *exchange, i int, view *peers.View) {
 }
 
 func kindOf(r *limits.Request) kind {
-	if r.Behavior&limits.Global != 0 {
+	if r.Behavior&bucket.Global != 0 {
 		return shared
 	}
 	return owned
@@ -161,7 +163,7 @@ func (x *exchange) groupOf(peer *peers.Peer, kind kind) *group {
 
 func (g *group) add(place int, r *limits.Request) {
 	g.places = append(g.places, place)
-	g.alone = g.alone || r.Behavior&limits.NoBatching != 0
+	g.alone = g.alone || r.Behavior&bucket.NoBatching != 0
 }
 
 // forward has all groups counted by their peers, at the same time.
@@ -228,7 +230,7 @@ func (s *Server) ask(ctx context.Context, x *exchange, g *group, view *peers.Vie
 // copies decide. The first time, when there is none yet, it may take as long as any call; the error is for the items that
 // are left in g then.
 func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
-	var id [limits.MaxIDBytes]byte
+	var id [bucket.MaxIDBytes]byte
 	asked := s.global.Clock()
 	if !slices.ContainsFunc(g.places, func(place int) bool { return !s.global.HasCopy(x.requests[place].AppendID(id[:0])) }) {
 		var cancel context.CancelFunc
@@ -241,10 +243,10 @@ func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
 	}
 	g.places = slices.DeleteFunc(g.places, func(place int) (done bool) {
 		r := &x.requests[place]
-		if r.Behavior&limits.Global == 0 {
+		if r.Behavior&bucket.Global == 0 {
 			return false // it came along with one of its limit
 		}
-		decided, ok := s.global.Missed(r.AppendID(id[:0]), r, g.peer.Name(), asked, !peers.NotCounted(err))
+		decided, ok := s.global.Missed(s.query(r), g.peer.Name(), asked, !peers.NotCounted(err))
 		if ok {
 			x.results[place] = decided
 		}
@@ -255,9 +257,8 @@ func (s *Server) askForCopy(ctx context.Context, x *exchange, g *group) error {
 
 // learn keeps a copy of what the owner said of a limit.
 func (s *Server) learn(r *limits.Request, result *limits.Result, owner string) {
-	if r.Behavior&limits.Global != 0 {
-		var id [limits.MaxIDBytes]byte
-		s.global.Learn(r.AppendID(id[:0]), r, owner, result.State)
+	if r.Behavior&bucket.Global != 0 {
+		s.global.Learn(s.query(r), owner, result.State)
 	}
 }
 
@@ -265,7 +266,7 @@ func (s *Server) learn(r *limits.Request, result *limits.Result, owner string) {
 // is none.
 func (s *Server) formerOwner(id []byte, view *peers.View) *peers.Peer {
 	p := view.Former(id)
-	if p == nil || s.limiter.Has(id) {
+	if p == nil || !s.limiter.State(id).Empty() {
 		return nil
 	}
 	return p
@@ -274,10 +275,10 @@ func (s *Server) formerOwner(id []byte, view *peers.View) *peers.Peer {
 // takeOver asks the former owner of some limits for their states. If it doesn't give them in time, they begin anew here, and
 // what it sends later is added.
 func (s *Server) takeOver(ctx context.Context, requests []limits.Request, g *group) {
-	names := make([]limits.Name, len(g.places))
+	names := make([]wire.Key, len(g.places))
 	for i, place := range g.places {
 		r := requests[place].Clone()
-		names[i] = limits.Name{Name: r.Name, UniqueKey: r.UniqueKey}
+		names[i] = wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}
 	}
 	if states, err := g.peer.Take(ctx, names); err == nil {
 		s.global.TakeOver(states)
@@ -298,11 +299,10 @@ func (s *Server) countTaken(ctx context.Context, x *exchange, g *group, by *peer
 func (s *Server) countOwned(x *exchange, g *group, by *peers.View, lost *exchange) *peers.View {
 	view := s.peers.Hold()
 	defer s.peers.Release()
-	var m limits.Moment
 	for _, place := range g.places {
 		r := &x.requests[place]
-		id := r.AppendID(nil)
-		owner := view.Owner(id)
+		q := s.query(r)
+		owner := view.Owner(q.ID)
 		if owner != nil && view != by {
 			lost.groupOf(owner, again).add(place, r)
 			continue
@@ -310,7 +310,7 @@ func (s *Server) countOwned(x *exchange, g *group, by *peers.View, lost *exchang
 		if owner != nil {
 			s.global.LookAgain() // if the lists agree by then, it goes back
 		}
-		s.countOwn(id, r, s.name(view), &m, &x.results[place])
+		s.countOwn(q, r, s.name(view), &x.results[place])
 	}
 	return view
 }
@@ -320,7 +320,7 @@ func (s *Server) followMoved(ctx context.Context, x *exchange, g *group, view *p
 	var moved exchange
 	for _, place := range g.places {
 		m := &x.results[place].Metadata
-		if m.Reason != limits.ReasonMoved {
+		if m.Reason != bucket.ReasonMoved {
 			continue
 		}
 		r, to := &x.requests[place], m.Owner
@@ -346,8 +346,8 @@ func (s *Server) regroup(x *exchange, g *group, view *peers.View) []group {
 	var others exchange
 	for _, place := range g.places {
 		r := &x.requests[place]
-		others.id = r.AppendID(others.id[:0])
-		others.groupOf(view.StandIn(others.id, g.peer), standIn).add(place, r)
+		id := r.AppendID(nil)
+		others.groupOf(view.StandIn(id, g.peer), standIn).add(place, r)
 	}
 	return others.groups
 }
@@ -370,7 +370,7 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 	for i, place := range g.places {
 		items[i] = x.requests[place].Clone()
 		if g.kind == standIn || g.kind == anyway {
-			items[i].Behavior |= limits.StandIn
+			items[i].Behavior |= bucket.StandIn
 		}
 	}
 	results, err := g.peer.Check(ctx, items, g.alone)
@@ -382,7 +382,7 @@ func (s *Server) askPeer(ctx context.Context, x *exchange, g *group, degraded st
 	}
 	for i, place := range g.places {
 		result := &results[i]
-		if result.Metadata.Reason != limits.ReasonMoved {
+		if result.Metadata.Reason != bucket.ReasonMoved {
 			if g.kind != standIn {
 				s.learn(&x.requests[place], result, g.peer.Name())
 			}
@@ -404,7 +404,7 @@ func (s *Server) settle(x *exchange, places []int, view *peers.View, err error) 
 	errors.As(err, &failure)
 	for _, place := range places {
 		if errors.As(err, &rejection) {
-			x.results[place] = limits.Result{Error: rejection.Error(), Metadata: limits.Metadata{Owner: s.name(view)}}
+			x.results[place] = limits.Result{Error: rejection.Error(), Metadata: bucket.Metadata{Owner: s.name(view)}}
 		} else {
 			x.results[place] = s.degrade(&x.requests[place], s.name(view), string(failure))
 		}
@@ -419,24 +419,25 @@ func (s *Server) name(view *peers.View) string {
 	return view.Self()
 }
 
-// count counts an item here.
-func (s *Server) count(r *limits.Request, owner string, m *limits.Moment, result *limits.Result) {
-	s.limiter.Decide(r, m, result)
-	result.Metadata.Owner = owner
+// query gives the query of an item that is known to be valid.
+func (s *Server) query(r *limits.Request) *bucket.Query {
+	q := new(bucket.Query)
+	s.limiter.Prepare(r, q)
+	return q
 }
 
 // countOwn counts an item of a limit that this node owns.
-func (s *Server) countOwn(id []byte, r *limits.Request, self string, m *limits.Moment, result *limits.Result) {
-	s.count(r, self, m, result)
+func (s *Server) countOwn(q *bucket.Query, r *limits.Request, self string, result *limits.Result) {
+	*result = s.limiter.Check(*r)
+	result.Metadata.Owner = self
 	if result.Status != limits.StatusError {
-		s.global.Changed(id, r)
+		s.global.Changed(q)
 	}
 }
 
 // countAway counts an item here that another node should count, and will hear of if it hasn't.
 func (s *Server) countAway(r *limits.Request, owner, degraded string) limits.Result {
-	var id [limits.MaxIDBytes]byte
-	result := s.global.Count(r.AppendID(id[:0]), r, peers.NotCounted(peers.Failure(degraded)))
+	result := s.global.Count(s.query(r), peers.NotCounted(peers.Failure(degraded)))
 	result.Metadata.Owner, result.Metadata.Degraded = owner, degraded
 	return result
 }

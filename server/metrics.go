@@ -11,6 +11,7 @@ import (
 
 	"weir/global"
 	"weir/limits"
+	"weir/limits/bucket"
 	"weir/peers"
 )
 
@@ -47,7 +48,7 @@ func newMetrics(l *limits.Limiter, cluster *peers.Set, syncer *global.Syncer, po
 	for a := range m.checks {
 		for status := range m.checks[a] {
 			m.checks[a][status] = set.NewCounter(fmt.Sprintf(`weir_checks_total{algorithm=%q,status=%q}`,
-				strings.ToLower(limits.Algorithm(a).String()), strings.ToLower(limits.Status(status).String())))
+				strings.ToLower(limits.Algorithm(a).String()), strings.ToLower(bucket.Status(status).String())))
 		}
 	}
 	for _, reason := range reasons {

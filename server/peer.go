@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 	"weir/peers"
 )
 
@@ -22,24 +24,24 @@ func (s *Server) handlePeerBatch(w http.ResponseWriter, r *http.Request) {
 	s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
+	if !s.readBody(x, w, r, wire.MaxMessage, &s.peerRoom) {
 		return
 	}
 	var err error
-	if x.requests, err = limits.ReadPeerRequests(x.requests[:0], x.body); err != nil {
+	if x.requests, err = wire.ReadPeerRequests(x.requests[:0], x.body); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
 	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
-	s.countAllFor(r.Context(), x, caller{r.Header.Get(peers.HeaderFrom), startOf(r), r.Header.Get(peers.HeaderRing)})
+	s.countAllFor(r.Context(), x, caller{r.Header.Get(wire.HeaderFrom), startOf(r), r.Header.Get(wire.HeaderRing)})
 	s.metrics.countPeer(x.results)
-	x.answer = limits.AppendResults(x.answer[:0], x.results)
+	x.answer = wire.AppendResults(x.answer[:0], x.results)
 	s.writePeer(w, x.answer)
 }
 
 // greet notes what a peer says of itself, and says the same of this node.
 func (s *Server) greet(w http.ResponseWriter, r *http.Request) {
-	s.peers.Observe(r.Header.Get(peers.HeaderFrom), r.Header) // which may change the view
+	s.peers.Observe(r.Header.Get(wire.HeaderFrom), r.Header) // which may change the view
 	s.introduce(w)
 }
 
@@ -80,7 +82,6 @@ func (s *Server) tryCount(x *exchange, view *peers.View, from caller, anyway boo
 	if held != view && !anyway {
 		return false
 	}
-	x.moment = limits.Moment{}
 	for i := range x.requests {
 		s.countFor(x, &x.requests[i], held, from, &x.results[i])
 	}
@@ -88,32 +89,31 @@ func (s *Server) tryCount(x *exchange, view *peers.View, from caller, anyway boo
 }
 
 func startOf(r *http.Request) int64 {
-	start, _ := strconv.ParseInt(r.Header.Get(peers.HeaderStart), 10, 64)
+	start, _ := strconv.ParseInt(r.Header.Get(wire.HeaderStart), 10, 64)
 	return start
 }
 
 // countFor counts an item for another node, which gets the state along if it wants to keep a copy. If the item belongs to a third
 // one it says so; or it counts it, if it is asked to all the same, and that has to hear of it.
 func (s *Server) countFor(x *exchange, r *limits.Request, view *peers.View, from caller, result *limits.Result) {
-	standIn := r.Behavior&limits.StandIn != 0
-	r.Behavior &^= limits.StandIn
-	x.id = r.AppendID(x.id[:0])
-	if view != nil && view.Owner(x.id) == nil {
-		s.countOwn(x.id, r, "", &x.moment, result) // who asks knows whom it asked
-		if r.Behavior&limits.Global != 0 && result.Status != limits.StatusError && from.start != 0 {
-			result.State = s.global.Share(x.id, s.limiter.Window(r), from.name, from.start)
-		}
-		return
-	}
-	if err := s.limiter.Validate(r); err != nil {
+	standIn := r.Behavior&bucket.StandIn != 0
+	r.Behavior &^= bucket.StandIn
+	if err := s.limiter.Prepare(r, &x.query); err != nil {
 		*result = limits.Result{Error: err.Error()}
 		return
 	}
-	if view != nil && !standIn {
-		*result = limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(x.id).Name(), Reason: limits.ReasonMoved}}
+	if view != nil && view.Owner(x.query.ID) == nil {
+		s.countOwn(&x.query, r, "", result) // who asks knows whom it asked
+		if r.Behavior&bucket.Global != 0 && result.Status != limits.StatusError && from.start != 0 {
+			result.State = s.global.Share(&x.query, from.name, from.start)
+		}
 		return
 	}
-	*result = s.global.Count(x.id, r, true)
+	if view != nil && !standIn {
+		*result = limits.Result{Error: "moved", Metadata: bucket.Metadata{Owner: view.Owner(x.query.ID).Name(), Reason: bucket.ReasonMoved}}
+		return
+	}
+	*result = s.global.Count(&x.query, true)
 }
 
 // takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where only the
@@ -126,12 +126,12 @@ func (s *Server) takeOverFor(ctx context.Context, x *exchange, view *peers.View,
 	}
 	for i := range x.requests {
 		r := x.requests[i]
-		standIn := r.Behavior&limits.StandIn != 0
-		r.Behavior &^= limits.StandIn
-		x.id = r.AppendID(x.id[:0])
-		if owner := view.Owner(x.id); owner != nil && differ && !standIn {
+		standIn := r.Behavior&bucket.StandIn != 0
+		r.Behavior &^= bucket.StandIn
+		id := r.AppendID(nil)
+		if owner := view.Owner(id); owner != nil && differ && !standIn {
 			x.groupOf(owner, owned)
-		} else if p := s.formerOwner(x.id, view); p != nil && s.limiter.Validate(&r) == nil {
+		} else if p := s.formerOwner(id, view); p != nil && s.limiter.Prepare(&r, &x.query) == nil {
 			x.groupOf(p, former).add(i, &r)
 		}
 	}
@@ -161,18 +161,18 @@ func (s *Server) askOthers(ctx context.Context, x *exchange) {
 
 // handlePeerReport answers POST /v1/peer/report: it counts what another node took from limits of this one.
 func (s *Server) handlePeerReport(w http.ResponseWriter, r *http.Request) {
-	report := usedReports.Get().(*limits.Report)
+	report := usedReports.Get().(*wire.Report)
 	s.told(w, r, report, func(from string) any { return s.global.Receive(from, report) })
 	report.Reset()
 	usedReports.Put(report)
 }
 
 // usedReports keeps the memory of reports for others: many come one after the other where limits move.
-var usedReports = sync.Pool{New: func() any { return new(limits.Report) }}
+var usedReports = sync.Pool{New: func() any { return new(wire.Report) }}
 
 // handlePeerStates answers POST /v1/peer/states: it takes over what another node says of its limits.
 func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
-	states := new(limits.States)
+	states := new(wire.StateUpdate)
 	s.told(w, r, states, func(from string) any {
 		s.global.Published(from, states)
 		return struct{}{}
@@ -181,7 +181,7 @@ func (s *Server) handlePeerStates(w http.ResponseWriter, r *http.Request) {
 
 // handlePeerTake answers POST /v1/peer/take: it gives the states of limits that the other node has become the owner of.
 func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
-	names := new(limits.Names)
+	names := new(wire.TakeRequest)
 	s.told(w, r, names, func(from string) any { return s.global.Give(from, names.Names) })
 }
 
@@ -196,15 +196,15 @@ func (s *Server) told(w http.ResponseWriter, r *http.Request, message any, answe
 	s.greet(w, r)
 	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if !s.readBody(x, w, r, peers.MaxMessage, &s.peerRoom) {
+	if !s.readBody(x, w, r, wire.MaxMessage, &s.peerRoom) {
 		return
 	}
-	if err := limits.Unmarshal(x.body, message); err != nil {
+	if err := wire.Unmarshal(x.body, message); err != nil {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
 	var err error
-	if x.answer, err = limits.AppendMessage(x.answer[:0], answer(r.Header.Get(peers.HeaderFrom))); err != nil {
+	if x.answer, err = wire.AppendMessage(x.answer[:0], answer(r.Header.Get(wire.HeaderFrom))); err != nil {
 		panic(err) // a struct of ours
 	}
 	s.writePeer(w, x.answer)
@@ -217,7 +217,7 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 		case s.peers == nil:
 			s.fail(w, r, http.StatusForbidden, "peer", "this node has no peers")
 		case !s.isPeer(r):
-			s.loud.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(peers.HeaderFrom)).
+			s.loud.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(wire.HeaderFrom)).
 				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("a caller that is no peer called as one")
 			s.fail(w, r, http.StatusUnauthorized, "peer", "only nodes of the cluster may call this, with its secret or certificate")
 		default:

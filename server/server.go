@@ -23,6 +23,7 @@ import (
 
 	"weir/global"
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 )
 
@@ -143,11 +144,11 @@ func (s *Server) routes() http.Handler {
 		r.Get(path, h)
 		r.Head(path, h)
 	}
-	r.Post(peers.BatchPath, s.guardPeers(s.handlePeerBatch))
-	r.Post(peers.ReportPath, s.guardPeers(s.handlePeerReport))
-	r.Post(peers.StatesPath, s.guardPeers(s.handlePeerStates))
-	r.Post(peers.TakePath, s.guardPeers(s.handlePeerTake))
-	r.Post(peers.LeavePath, s.guardPeers(s.handlePeerLeave))
+	r.Post(wire.BatchPath, s.guardPeers(s.handlePeerBatch))
+	r.Post(wire.ReportPath, s.guardPeers(s.handlePeerReport))
+	r.Post(wire.StatesPath, s.guardPeers(s.handlePeerStates))
+	r.Post(wire.TakePath, s.guardPeers(s.handlePeerTake))
+	r.Post(wire.LeavePath, s.guardPeers(s.handlePeerLeave))
 	get("/v1/peers", s.handlePeers)
 	get("/healthz", s.handleHealth)
 	get("/readyz", s.handleReady)

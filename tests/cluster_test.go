@@ -87,7 +87,7 @@ func (c *cluster) serve(t *testing.T, ln net.Listener, settings ...setting) *nod
 	t.Helper()
 	name := ln.Addr().String()
 	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
-		return &wire{c.wires, name, to, real}
+		return &link{c.wires, name, to, real}
 	}}
 	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), Owner: name, PeerTimeout: time.Minute}
 	for _, set := range settings {
@@ -155,7 +155,7 @@ func item(key string, members ...any) json.RawMessage {
 	return text
 }
 
-// The states of a wire.
+// The states of a link.
 type wireState int
 
 const (
@@ -163,7 +163,7 @@ const (
 	cut                 // connections are refused
 	ringing             // connections are refused, which turns out when the wire changes
 	silent              // requests arrive, answers never do
-	slow                // connected, but nothing gets through until the wire is whole again
+	slow                // connected, but nothing gets through until the link is whole again
 	garbled             // what comes back is no answer
 	failing             // each answer is 500
 	refusing            // each answer is 503
@@ -205,7 +205,7 @@ func (w *wires) call(from, to string) wireState {
 	return w.states[[2]string{from, to}]
 }
 
-// wait waits until a wire is not in a state any more.
+// wait waits until a link is not in a state any more.
 func (w *wires) wait(ctx context.Context, from, to string, in wireState) error {
 	for {
 		w.mu.Lock()
@@ -228,14 +228,14 @@ func (w *wires) countCalls() int {
 	return w.calls
 }
 
-// A wire is the way from one node to another.
-type wire struct {
+// A link is the way from one node to another.
+type link struct {
 	wires    *wires
 	from, to string
 	real     http.RoundTripper
 }
 
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	state := w.wires.call(w.from, w.to)
 	switch state {
 	case whole:
@@ -291,7 +291,7 @@ func probeOf(r *http.Request) *http.Request {
 	return empty
 }
 
-func (w *wire) CloseIdleConnections() {
+func (w *link) CloseIdleConnections() {
 	if c, ok := w.real.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

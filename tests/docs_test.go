@@ -21,15 +21,15 @@ import (
 func (d document) prose() string { return fence.ReplaceAllString(d.text, "") }
 
 var (
-	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
-	code    = regexp.MustCompile("`([^`\n]+)`")
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	code         = regexp.MustCompile("`([^`\n]+)`")
 )
 
 // anchors returns what a link may have behind #, as GitHub makes it of headings.
 func (d document) anchors() (list []string) {
 	for _, h := range heading.FindAllStringSubmatch(d.prose(), -1) {
-		title := link.ReplaceAllString(strings.ReplaceAll(h[1], "[", ""), "")
+		title := markdownLink.ReplaceAllString(strings.ReplaceAll(h[1], "[", ""), "")
 		list = append(list, strings.Map(func(r rune) rune {
 			switch {
 			case r == ' ':
@@ -46,7 +46,7 @@ func (d document) anchors() (list []string) {
 // TestDocumentedLinks follows every link of the documents to a file or a heading.
 func TestDocumentedLinks(t *testing.T) {
 	for _, d := range documents(t) {
-		for _, l := range link.FindAllStringSubmatch(d.prose(), -1) {
+		for _, l := range markdownLink.FindAllStringSubmatch(d.prose(), -1) {
 			if strings.Contains(l[1], "://") {
 				continue
 			}

@@ -19,6 +19,7 @@ import (
 
 	"weir/global"
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 	"weir/server"
 )
@@ -71,7 +72,7 @@ func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
 func (c *cluster) newInAir(i int, settings ...setting) *node {
 	name := string('a'+rune(i)) + ":1"
 	po := peers.Options{Transport: func(to string, _ http.RoundTripper) http.RoundTripper {
-		return &wire{c.wires, name, to, c.air}
+		return &link{c.wires, name, to, c.air}
 	}}
 	so := server.Options{Limiter: limits.New(10_000, time.Now)}
 	for _, set := range settings {
@@ -704,11 +705,11 @@ func TestPeerAnswer(t *testing.T) {
 		defer resp.Body.Close()
 		var text strings.Builder
 		fmt.Fprintln(&text, resp.Status)
-		if resp.Header.Get(peers.HeaderStart) == "" {
+		if resp.Header.Get(wire.HeaderStart) == "" {
 			t.Error("the answer doesn't name the process that sends it")
 		}
-		resp.Header.Set(peers.HeaderStart, "7") // another one each time
-		resp.Header.Write(&text)                // sorted
+		resp.Header.Set(wire.HeaderStart, "7") // another one each time
+		resp.Header.Write(&text)               // sorted
 		if _, err := io.Copy(&text, resp.Body); err != nil {
 			t.Fatal(err)
 		}

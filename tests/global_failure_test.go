@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 	"weir/server"
 )
@@ -462,14 +463,14 @@ func TestLiesOfPeers(t *testing.T) {
 		junk := []string{"", "null", "[]", "7", "{", `{"debts":7,"states":7}`, `{"debts":{},"states":{}}`, `{"states":[7],"debts":[7]}`,
 			`{"start":"1","states":"x"}`, `{"start":99999999999999999999,"states":[{"version":99999999999999999999}]}`,
 			"\xff", strings.Repeat("[", 10_000), `{"seq":1,"seq":2,"states":[],"states":[]}`}
-		for _, path := range []string{peers.ReportPath, peers.StatesPath} {
+		for _, path := range []string{wire.ReportPath, wire.StatesPath} {
 			for _, body := range junk {
-				if status, answer := owner.tell(t, path, body, peers.HeaderFrom, third.name); body != "null" &&
+				if status, answer := owner.tell(t, path, body, wire.HeaderFrom, third.name); body != "null" &&
 					(status != http.StatusBadRequest || !strings.HasPrefix(answer, `{"error":"`)) {
 					t.Errorf("%s %.30q: %d %s", path, body, status, answer)
 				}
 			}
-			if status, answer := owner.tell(t, path, `{"x":"`+strings.Repeat("x", peers.MaxMessage)+`"}`); status != http.StatusRequestEntityTooLarge {
+			if status, answer := owner.tell(t, path, `{"x":"`+strings.Repeat("x", wire.MaxMessage)+`"}`); status != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s: %d %.100s", path, status, answer)
 			}
 		}
@@ -481,41 +482,41 @@ func TestLiesOfPeers(t *testing.T) {
 			body string
 			from string
 		}{
-			{owner, peers.ReportPath, owed(`"hits":-5`), third.name},
-			{owner, peers.ReportPath, owed(`"hits":0`), third.name},
-			{owner, peers.ReportPath, owed(`"previous":5`), third.name},
-			{owner, peers.ReportPath, owed(`"algorithm":3`), third.name},
-			{owner, peers.ReportPath, owed(`"limit":-1`), third.name},
-			{owner, peers.ReportPath, owed(`"duration":0`), third.name},
-			{owner, peers.ReportPath, owed(`"duration":-9223372036854775808`), third.name},
-			{owner, peers.ReportPath, owed(`"duration":9223372036854775807`), third.name},
-			{owner, peers.ReportPath, owed(`"age":-1`), third.name},
-			{owner, peers.ReportPath, owed(`"age":9223372036854775807`), third.name},
-			{owner, peers.ReportPath, owed(`"age":60000000000`), third.name}, // its window is over
-			{owner, peers.ReportPath, owed(`"name":""`), third.name},
-			{owner, peers.ReportPath, owed(`"unique_key":""`), third.name},
-			{owner, peers.ReportPath, owed(`"name":"` + strings.Repeat("n", 300) + `"`), third.name},
-			{owner, peers.ReportPath, owed(`"unique_key":"` + strings.Repeat("k", 1025) + `"`), third.name},
-			{owner, peers.ReportPath, strings.Replace(owed(`"hits":5`), `"seq":1`, `"seq":0`, 1), third.name},
-			{owner, peers.ReportPath, strings.Replace(owed(`"hits":5`), `"seq":1`, `"seq":-3`, 1), third.name},
-			{owner, peers.ReportPath, `{"start":77,"seq":1,"debts":null}`, ""},
+			{owner, wire.ReportPath, owed(`"hits":-5`), third.name},
+			{owner, wire.ReportPath, owed(`"hits":0`), third.name},
+			{owner, wire.ReportPath, owed(`"previous":5`), third.name},
+			{owner, wire.ReportPath, owed(`"algorithm":3`), third.name},
+			{owner, wire.ReportPath, owed(`"limit":-1`), third.name},
+			{owner, wire.ReportPath, owed(`"duration":0`), third.name},
+			{owner, wire.ReportPath, owed(`"duration":-9223372036854775808`), third.name},
+			{owner, wire.ReportPath, owed(`"duration":9223372036854775807`), third.name},
+			{owner, wire.ReportPath, owed(`"age":-1`), third.name},
+			{owner, wire.ReportPath, owed(`"age":9223372036854775807`), third.name},
+			{owner, wire.ReportPath, owed(`"age":60000000000`), third.name}, // its window is over
+			{owner, wire.ReportPath, owed(`"name":""`), third.name},
+			{owner, wire.ReportPath, owed(`"unique_key":""`), third.name},
+			{owner, wire.ReportPath, owed(`"name":"` + strings.Repeat("n", 300) + `"`), third.name},
+			{owner, wire.ReportPath, owed(`"unique_key":"` + strings.Repeat("k", 1025) + `"`), third.name},
+			{owner, wire.ReportPath, strings.Replace(owed(`"hits":5`), `"seq":1`, `"seq":0`, 1), third.name},
+			{owner, wire.ReportPath, strings.Replace(owed(`"hits":5`), `"seq":1`, `"seq":-3`, 1), third.name},
+			{owner, wire.ReportPath, `{"start":77,"seq":1,"debts":null}`, ""},
 			// Of a limit that the sender doesn't own; of another process than the owner's; of one of which there is no copy.
-			{c.nodes[0], peers.StatesPath, snapshot(third.peers.Incarnation(), state), third.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), third.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), ""},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, state), "stranger:1"},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart+1, state), owner.name},
-			{owner, peers.StatesPath, snapshot(ownerStart, state), owner.name},
-			{owner, peers.StatesPath, snapshot(ownerStart, state), ""},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, `"now":0,"limit":3000,"duration":0,"used":1`), owner.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, `"now":0,"limit":-1,"duration":1,"used":1`), owner.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d,"limit":1,"duration":1,"used":1`, farFuture)), owner.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d`, farFuture)), owner.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, `"now":-1`), owner.name},
-			{c.nodes[0], peers.StatesPath, snapshot(ownerStart, `"now":1,"limit":1,"duration":1,"used":-1`), owner.name},
-			{c.nodes[0], peers.StatesPath, `{"states":[{"start":1}]}`, owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(third.peers.Incarnation(), state), third.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, state), third.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, state), ""},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, state), "stranger:1"},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart+1, state), owner.name},
+			{owner, wire.StatesPath, snapshot(ownerStart, state), owner.name},
+			{owner, wire.StatesPath, snapshot(ownerStart, state), ""},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":0,"limit":3000,"duration":0,"used":1`), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":0,"limit":-1,"duration":1,"used":1`), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d,"limit":1,"duration":1,"used":1`, farFuture)), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d`, farFuture)), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":-1`), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":1,"limit":1,"duration":1,"used":-1`), owner.name},
+			{c.nodes[0], wire.StatesPath, `{"states":[{"start":1}]}`, owner.name},
 		} {
-			status, answer := lie.to.tell(t, lie.path, lie.body, peers.HeaderFrom, lie.from, peers.HeaderStart, "77")
+			status, answer := lie.to.tell(t, lie.path, lie.body, wire.HeaderFrom, lie.from, wire.HeaderStart, "77")
 			if status != http.StatusOK && status != http.StatusBadRequest {
 				t.Errorf("%s: %d %s", lie.body, status, answer)
 			}
@@ -546,7 +547,7 @@ type liar struct {
 
 func (l liar) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := l.RoundTripper.RoundTrip(r)
-	if err == nil && r.URL.Path == peers.ReportPath {
+	if err == nil && r.URL.Path == wire.ReportPath {
 		resp.Body.Close()
 		resp.Body = io.NopCloser(strings.NewReader(l.answer()))
 	}
@@ -600,9 +601,9 @@ func TestReportsAreGuarded(t *testing.T) {
 		})
 		owner, other := c.owner("k")
 		report := `{"start":77,"seq":1,"debts":[{"name":"test","unique_key":"k","limit":10,"duration":60000000000,"hits":5}]}`
-		for _, path := range []string{peers.ReportPath, peers.StatesPath} {
+		for _, path := range []string{wire.ReportPath, wire.StatesPath} {
 			for _, secret := range []string{"", "Bearer ", "Bearer wrong", "correct-horse"} {
-				if status, answer := owner.tell(t, path, report, peers.HeaderFrom, other.name, "Authorization", secret); status != http.StatusUnauthorized ||
+				if status, answer := owner.tell(t, path, report, wire.HeaderFrom, other.name, "Authorization", secret); status != http.StatusUnauthorized ||
 					strings.Contains(answer, "horse") {
 					t.Errorf("%s with %q: %d %s", path, secret, status, answer)
 				}
@@ -618,7 +619,7 @@ func TestReportsAreGuarded(t *testing.T) {
 		if used := lookAt(t, owner, "k"); used != 0 {
 			t.Errorf("%d hits were counted", used)
 		}
-		status, answer := owner.tell(t, peers.ReportPath, report, peers.HeaderFrom, other.name, "Authorization", "Bearer correct-horse")
+		status, answer := owner.tell(t, wire.ReportPath, report, wire.HeaderFrom, other.name, "Authorization", "Bearer correct-horse")
 		if status != http.StatusOK {
 			t.Errorf("with the secret: %d %s", status, answer)
 		}

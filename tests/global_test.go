@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 	"weir/server"
 )
@@ -131,7 +132,7 @@ func of(all terms, more ...any) terms { return append(slices.Clip(all), more...)
 func requestOf(t *testing.T, key string, members ...any) limits.Request {
 	t.Helper()
 	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key, members...))
-	requests, err := limits.ReadRequests(nil, []byte(body))
+	requests, err := wire.ReadRequests(nil, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 	"weir/peers"
 )
 
@@ -543,8 +545,8 @@ func TestStandsInAsOwner(t *testing.T) {
 	comes := c.add(t)
 	c.tellAll()
 	key := keys[slices.IndexFunc(keys, func(key string) bool { return comes.ownerOf(key) == comes.name })]
-	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key, "behavior", limits.StandIn))
-	if status, answer := comes.tell(t, peers.BatchPath, body); status != http.StatusOK || !strings.Contains(answer, `"remaining":4`) {
+	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key, "behavior", bucket.StandIn))
+	if status, answer := comes.tell(t, wire.BatchPath, body); status != http.StatusOK || !strings.Contains(answer, `"remaining":4`) {
 		t.Errorf("%d %s", status, answer)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"weir/limits"
+	"weir/limits/wire"
 	"weir/peers"
 	"weir/server"
 )
@@ -76,7 +77,7 @@ func journals(n int, level zerolog.Level) ([]*journal, setting) {
 func (n *node) peerCall(t *testing.T, client *http.Client, headers ...string) int {
 	t.Helper()
 	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item("posted"))
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+peers.BatchPath, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+wire.BatchPath, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func TestPeerSecret(t *testing.T) {
 		{"Authorization", "Bearer " + strings.Repeat("x", 10_000)},
 		{"Authorization", "Bearer wrong", "Authorization", "Bearer " + secret},
 		{"X-Peer-Secret", secret},
-		{peers.HeaderFrom, c.nodes[1].name},
+		{wire.HeaderFrom, c.nodes[1].name},
 	} {
 		if status := n.peerCall(t, n.client, given...); status != http.StatusUnauthorized {
 			t.Errorf("%q: status %d", given, status)
@@ -382,7 +383,7 @@ func TestTLSCluster(t *testing.T) {
 			calls := 0
 			for i := range logs {
 				for _, request := range logs[i].find("request") {
-					if request["path"] == peers.BatchPath {
+					if request["path"] == wire.BatchPath {
 						calls++
 						if request["proto"] != "HTTP/2.0" || request["status"] != 200. {
 							t.Errorf("a call between nodes: %v", request)

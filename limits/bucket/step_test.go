@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import (
 	"fmt"
@@ -38,21 +38,21 @@ type table struct {
 
 func walk(t *testing.T, tables []table) {
 	t.Helper()
-	l := New(1, time.Now)
+	zones := NewZones()
 	for _, table := range tables {
 		t.Run(table.name, func(t *testing.T) {
 			var s State
 			for i, row := range table.rows {
-				var q query
+				var q Query
 				row.request.Name, row.request.UniqueKey = "name", "key"
-				if err := l.query(&row.request, &q); err != nil {
+				if err := q.Prepare(&row.request, zones); err != nil {
 					t.Fatalf("row %d: %v", i, err)
 				}
 				next, result := stepped(s, &q, tableStart+int64(row.at))
 				if got := answer(result); got != row.want {
 					t.Fatalf("row %d, at %v: %+v\n got %s\nwant %s", i, row.at, row.request, got, row.want)
 				}
-				if q.hits == 0 && !q.reset && next != s {
+				if q.Hits == 0 && q.Behavior&ResetRemaining == 0 && next != s {
 					t.Fatalf("row %d: a look made %+v of %+v", i, next, s)
 				}
 				s = next
@@ -583,11 +583,11 @@ func TestCalendarDurations(t *testing.T) {
 
 // Clocks that were never set show 1970, and some things show less. The answers need not mean much then, but limits hold.
 func TestClockBefore1970(t *testing.T) {
-	l := New(1, time.Now)
+	zones := NewZones()
 	for _, r := range []Request{token(1, 3, 1000), leaky(1, 3, 1000), sliding(1, 3, 1000), with(DurationIsGregorian, token(1, 3, 3))} {
 		r.Name, r.UniqueKey = "name", "key"
-		var q query
-		if err := l.query(&r, &q); err != nil {
+		var q Query
+		if err := q.Prepare(&r, zones); err != nil {
 			t.Fatal(err)
 		}
 		for _, now := range []int64{0, 1, -1, -1_000_000_001, -86400e9, -5e18} {
@@ -610,7 +610,7 @@ func TestClockBefore1970(t *testing.T) {
 }
 
 // stepped is step as a function of three arguments.
-func stepped(s State, q *query, now int64) (next State, r Result) {
-	next = step(s, q, now, &r)
+func stepped(s State, q *Query, now int64) (next State, r Result) {
+	next = Step(s, q, now, &r)
 	return next, r
 }

@@ -1,9 +1,11 @@
-package limits
+package wire
 
 import (
 	"slices"
 
 	"github.com/go-json-experiment/json"
+
+	"weir/limits/bucket"
 )
 
 // AppendMessage appends what nodes tell each other: a *Report, *States or *Names. (Checks have [AppendRequests] and
@@ -13,7 +15,7 @@ func AppendMessage(dst []byte, message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
 		return appendReport(slices.Grow(dst, 128+256*len(m.Debts)+sizeOf(m.States)), m), nil
-	case *States:
+	case *StateUpdate:
 		dst = append(slices.Grow(dst, 32+sizeOf(m.States)), `{"states":`...)
 		return append(appendList(dst, m.States, appendNamed), '}'), nil
 	}
@@ -22,7 +24,7 @@ func AppendMessage(dst []byte, message any) ([]byte, error) {
 }
 
 // sizeOf gives what states usually take in a message: to find out that it is more costs as much as to write it.
-func sizeOf(states []Named) int {
+func sizeOf(states []KeyedState) int {
 	size := 300 * len(states)
 	for i := range states {
 		size += len(states[i].Name) + len(states[i].UniqueKey)
@@ -41,11 +43,11 @@ func Unmarshal(text []byte, message any) error {
 			return nil
 		}
 		*m = Report{}
-	case *States:
+	case *StateUpdate:
 		if s.states(m); s.end() {
 			return nil
 		}
-		*m = States{}
+		*m = StateUpdate{}
 	}
 	return json.Unmarshal(text, message)
 }
@@ -74,7 +76,7 @@ func appendList[Item any](dst []byte, items []Item, one func([]byte, *Item) []by
 	return append(dst, ']')
 }
 
-func appendOwed(dst []byte, o *Owed) []byte {
+func appendOwed(dst []byte, o *Debt) []byte {
 	dst = appendText(append(dst, `{"name":`...), o.Name)
 	dst = appendText(append(dst, `,"unique_key":`...), o.UniqueKey)
 	dst = appendField(dst, `,"algorithm":`, int64(o.Algorithm))
@@ -91,7 +93,7 @@ func appendOwed(dst []byte, o *Owed) []byte {
 	return append(dst, '}')
 }
 
-func appendNamed(dst []byte, n *Named) []byte {
+func appendNamed(dst []byte, n *KeyedState) []byte {
 	dst = appendText(append(dst, `{"name":`...), n.Name)
 	dst = appendText(append(dst, `,"unique_key":`...), n.UniqueKey)
 	dst = appendSnapshotMembers(append(dst, ','), &n.Snapshot)
@@ -132,7 +134,7 @@ func (s *scanner) report(r *Report) {
 	}
 }
 
-func (s *scanner) states(m *States) {
+func (s *scanner) states(m *StateUpdate) {
 	s.eat('{')
 	var seen fields
 	for n := 0; s.more('}', n); n++ {
@@ -159,7 +161,7 @@ func list[Item any](s *scanner, items []Item, item func(*scanner, *Item)) []Item
 	return items
 }
 
-func (s *scanner) owed(o *Owed) {
+func (s *scanner) owed(o *Debt) {
 	s.eat('{')
 	var seen fields
 	for n := 0; s.more('}', n); n++ {
@@ -172,7 +174,7 @@ func (s *scanner) owed(o *Owed) {
 			o.UniqueKey = s.text()
 		case "algorithm":
 			s.once(&seen, 2)
-			o.Algorithm = Algorithm(s.octet())
+			o.Algorithm = bucket.Algorithm(s.octet())
 		case "limit":
 			s.once(&seen, 3)
 			o.Limit = s.integer()
@@ -203,7 +205,7 @@ func (s *scanner) owed(o *Owed) {
 	}
 }
 
-func (s *scanner) named(n *Named) {
+func (s *scanner) named(n *KeyedState) {
 	s.eat('{')
 	var seen fields
 	for i := 0; s.more('}', i); i++ {
@@ -219,7 +221,7 @@ func (s *scanner) named(n *Named) {
 			n.Take = s.integer()
 		case "algorithm": // an unknown one as what it is, unlike in an answer to a check
 			s.once(&seen, 5)
-			n.Algorithm = Algorithm(s.octet())
+			n.Algorithm = bucket.Algorithm(s.octet())
 		default:
 			if !s.snapshotMember(name, &n.Snapshot, &seen) {
 				s.fail()

@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import (
 	"fmt"
@@ -363,7 +363,7 @@ func FuzzCalendar(f *testing.F) {
 }
 
 func TestZones(t *testing.T) {
-	z := newZones()
+	z := NewZones()
 	for _, name := range []string{"", "UTC", "Europe/Berlin", "Asia/Kathmandu", "Etc/GMT+5", "EST5EDT"} {
 		if found, ok := z.find(name); !ok || found == nil {
 			t.Errorf("%q is unknown", name)
@@ -397,7 +397,7 @@ func TestZones(t *testing.T) {
 // Which names mean a zone must not depend on whether the machine has zone files: then one node would count what another
 // calls an error. Only the names themselves are the same everywhere; other paths to the files are not.
 func TestZonesAreTheSameEverywhere(t *testing.T) {
-	z := newZones()
+	z := NewZones()
 	for _, name := range []string{"./UTC", "Europe//Berlin", "Europe/./Berlin", "posix/UTC", "right/UTC"} {
 		if _, ok := z.find(name); ok {
 			t.Errorf("%q is known", name)
@@ -407,7 +407,7 @@ func TestZonesAreTheSameEverywhere(t *testing.T) {
 
 func TestZonesAreBounded(t *testing.T) {
 	const bound = 1024
-	z := newZones()
+	z := NewZones()
 	for i := range bound + 100 {
 		if _, ok := z.find(fmt.Sprint("Junk/", i)); ok {
 			t.Fatalf("Junk/%d is known", i)

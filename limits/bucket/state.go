@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import "math"
 
@@ -17,26 +17,31 @@ type State struct {
 	drained   bool // nothing was left at the last request
 }
 
-func (s *State) whole() bool { return s.used == u128{} }
+// Empty reports whether nothing of the limit is used, so that nothing need be remembered of it. A state whose time is over is
+// not empty for that: see [State.Whole].
+func (s State) Empty() bool { return s.used == u128{} }
 
-// step answers one query in r and gives the state that follows. It is the whole of a decision: nothing else is read, nothing
-// else is changed.
-func step(s State, q *query, now int64, r *Result) (next State) {
-	*r = Result{Limit: int64(q.limit)}
-	next.at(&s, q, now)
-	if q.reset {
+// Drained reports whether the last request left nothing, or found nothing left.
+func (s *State) Drained() bool { return s.drained }
+
+// Step answers one query in r and returns the state that follows s. It is the whole of a decision: nothing else is read,
+// nothing else is changed. now is in Unix nanoseconds.
+func Step(s State, q *Query, now int64, r *Result) (next State) {
+	*r = Result{Limit: q.Limit}
+	next.advance(&s, q, now)
+	if q.Behavior&ResetRemaining != 0 {
 		next.used = u128{}
 		next.accept(r, q, now, q.capacity)
 		return State{}
 	}
 	free := next.free(q, now)
-	switch hits := uint64(q.hits); {
-	case q.hits == 0:
+	switch hits := uint64(q.Hits); {
+	case q.Hits == 0:
 		next.accept(r, q, now, free)
 		return s
-	case q.hits < 0:
-		wasWhole := next.whole()
-		next.give(-hits)
+	case q.Hits < 0:
+		wasWhole := next.Empty()
+		next.giveBack(-hits)
 		free = next.free(q, now)
 		next.drained = free == 0
 		next.accept(r, q, now, free)
@@ -48,33 +53,33 @@ func step(s State, q *query, now int64, r *Result) (next State) {
 		next.drained = hits == free
 		next.accept(r, q, now, free-hits)
 	default:
-		if q.drain {
+		if q.Behavior&DrainOverLimit != 0 {
 			next.take(free)
 			free = 0
 		}
 		next.drained = free == 0
 		next.refuse(r, q, now, free)
-		if next.whole() {
+		if next.Empty() {
 			next = s.unused(q)
 		}
 	}
 	return next
 }
 
-// unused is what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of
+// unused returns what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of
 // another algorithm, which is not q's to drop.
-func (s *State) unused(q *query) State {
+func (s *State) unused(q *Query) State {
 	if s.algorithm == q.algorithm {
 		return State{}
 	}
 	return *s
 }
 
-// at makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs to
+// advance makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs to
 // another algorithm.
-func (s *State) at(was *State, q *query, now int64) {
-	s.algorithm, s.limit, s.stamp = q.algorithm, q.limit, now
-	if !was.whole() && was.algorithm == q.algorithm {
+func (s *State) advance(was *State, q *Query, now int64) {
+	s.algorithm, s.limit, s.stamp = q.algorithm, uint64(q.Limit), now
+	if !was.Empty() && was.algorithm == q.algorithm {
 		start := min(was.stamp, now) // a clock that was set back neither refills nor locks
 		switch q.algorithm {
 		case TokenBucket:
@@ -88,8 +93,8 @@ func (s *State) at(was *State, q *query, now int64) {
 	s.duration = q.windowFrom(s.stamp)
 }
 
-// free gives the whole hits that fit now.
-func (s *State) free(q *query, now int64) uint64 {
+// free returns the whole hits that fit now.
+func (s *State) free(q *Query, now int64) uint64 {
 	var used u128
 	switch s.algorithm {
 	case TokenBucket:
@@ -114,22 +119,22 @@ func (s *State) take(n uint64) {
 	s.used.lo += n // both are at most a limit: 63 bits
 }
 
-// give returns n hits, at most those that were taken.
-func (s *State) give(n uint64) {
+// giveBack returns n hits to the limit, at most those that were taken.
+func (s *State) giveBack(n uint64) {
 	switch s.algorithm {
 	case TokenBucket:
 		s.used.lo -= min(n, s.used.lo)
 	case LeakyBucket:
 		s.used = s.used.less0(mul(n, uint64(s.duration)))
 	case SlidingWindow:
-		s.slidingGive(n)
+		s.slidingGiveBack(n)
 	}
 }
 
-// untilWhole gives the nanoseconds until nothing is used any more; the largest number if that never happens.
+// untilWhole returns the nanoseconds until nothing is used any more; the largest number if that never happens.
 func (s *State) untilWhole(now int64) u128 {
 	switch {
-	case s.whole():
+	case s.Empty():
 		return u128{}
 	case s.algorithm == TokenBucket:
 		return u128{lo: uint64(s.stamp + s.duration - now)}
@@ -140,8 +145,8 @@ func (s *State) untilWhole(now int64) u128 {
 	}
 }
 
-// untilFits gives the nanoseconds until hits, which fit an unused limit but not this one now, would be taken.
-func (s *State) untilFits(hits uint64, q *query, now int64) u128 {
+// untilFits returns the nanoseconds until hits, which fit an unused limit but not this one now, would be taken.
+func (s *State) untilFits(hits uint64, q *Query, now int64) u128 {
 	switch s.algorithm {
 	case TokenBucket:
 		return s.untilWhole(now)
@@ -152,23 +157,39 @@ func (s *State) untilFits(hits uint64, q *query, now int64) u128 {
 	}
 }
 
+// Expiry returns when nothing is used any more if no hits are taken until then, in Unix nanoseconds; the largest number for
+// never.
+func (s *State) Expiry() int64 {
+	wait := s.untilWhole(s.stamp).int64() // all of s is as it was at its stamp
+	if s.stamp > math.MaxInt64-wait {
+		return math.MaxInt64
+	}
+	return s.stamp + wait
+}
+
+// MayEndBefore reports whether s, which follows was, may be whole earlier than was would have been. Hits that are given back
+// can do that, too.
+func (s *State) MayEndBefore(was *State) bool {
+	return s.duration < was.duration || s.limit > was.limit || s.stamp < was.stamp || s.algorithm != was.algorithm
+}
+
 // accept completes r where hits were taken, given back or only looked at.
-func (s *State) accept(r *Result, q *query, now int64, free uint64) {
+func (s *State) accept(r *Result, q *Query, now int64, free uint64) {
 	r.Status, r.Remaining = StatusOK, int64(free)
 	wait := s.untilWhole(now)
-	if q.limit == 0 || s.whole() && s.algorithm == TokenBucket {
+	if q.Limit == 0 || s.Empty() && s.algorithm == TokenBucket {
 		wait = u128{lo: uint64(q.windowFrom(now))}
 	}
 	r.ResetTime = msAfter(now, wait)
 }
 
 // refuse completes r where hits were refused.
-func (s *State) refuse(r *Result, q *query, now int64, free uint64) {
+func (s *State) refuse(r *Result, q *Query, now int64, free uint64) {
 	r.Status, r.Remaining = StatusOverLimit, int64(free)
-	hits := uint64(q.hits)
+	hits := uint64(q.Hits)
 	if hits > q.capacity {
 		r.Metadata.Reason = ReasonTooManyHits
-		if q.limit == 0 {
+		if q.Limit == 0 {
 			r.Metadata.Reason = ReasonLimitZero
 		}
 		r.ResetTime = msAfter(now, u128{lo: uint64(q.windowFrom(now))})
@@ -179,7 +200,7 @@ func (s *State) refuse(r *Result, q *query, now int64, free uint64) {
 	r.RetryAfter = max(1, wait.divUp(nsPerMs).int64())
 }
 
-// msAfter gives the Unix milliseconds, rounded up, of the moment wait nanoseconds after now. It saturates.
+// msAfter returns the Unix milliseconds, rounded up, of the moment wait nanoseconds after now. It saturates.
 func msAfter(now int64, wait u128) int64 {
 	if wait.hi == 0 && wait.lo <= math.MaxInt64/2 && 0 <= now && now <= math.MaxInt64/2 {
 		return int64((uint64(now) + wait.lo + nsPerMs - 1) / nsPerMs)

@@ -1,4 +1,4 @@
-package limits
+package wire
 
 import (
 	"math"
@@ -173,4 +173,13 @@ func isBare(s string) bool {
 		}
 	}
 	return true
+}
+
+// For eight bytes at a time.
+const ones, tops = 0x0101010101010101, 0x8080808080808080
+
+// word returns the first eight bytes of s as a number.
+func word(s string) uint64 {
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }

@@ -1,14 +1,14 @@
-package limits
+package wire
 
 import (
 	"errors"
+	"math"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
-)
 
-// MaxItems bounds the requests in one message.
-const MaxItems = 1000
+	"weir/limits/bucket"
+)
 
 // ReadRequests reads a message, {"rate_limits": [...]}, and appends its items to dst. Their strings may share memory with
 // message, which must not change as long as they are used. The error says what can't be read and where; whoever gets it
@@ -17,7 +17,7 @@ const MaxItems = 1000
 // It is strict about form: exact names, each once, plain integers of 64 bits, no null, valid UTF-8, nothing after the
 // message, 1 to MaxItems items. Values that are well formed but wrong (an unknown algorithm, a limit that is missing) are
 // for [Limiter.Check] to judge, item by item.
-func ReadRequests(dst []Request, message []byte) ([]Request, error) {
+func ReadRequests(dst []bucket.Request, message []byte) ([]bucket.Request, error) {
 	items := len(dst)
 	dst, err := readRequests(dst, message, false)
 	if err == nil && len(dst) == items {
@@ -28,12 +28,12 @@ func ReadRequests(dst []Request, message []byte) ([]Request, error) {
 
 // ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
 // it may only want to know whether this node answers, so there may be no items.
-func ReadPeerRequests(dst []Request, message []byte) ([]Request, error) {
+func ReadPeerRequests(dst []bucket.Request, message []byte) ([]bucket.Request, error) {
 	return readRequests(dst, message, true)
 }
 
 // readRequests reads quickly what has the plain form; all else is for what knows all of JSON, and words the errors.
-func readRequests(dst []Request, message []byte, lenient bool) ([]Request, error) {
+func readRequests(dst []bucket.Request, message []byte, lenient bool) ([]bucket.Request, error) {
 	if dst, ok := quickRequests(dst, message); ok {
 		return dst, nil
 	}
@@ -42,7 +42,7 @@ func readRequests(dst []Request, message []byte, lenient bool) ([]Request, error
 
 // ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share memory
 // with message. Unknown fields are skipped.
-func ReadPeerResults(dst []Result, message []byte) ([]Result, error) {
+func ReadPeerResults(dst []bucket.Result, message []byte) ([]bucket.Result, error) {
 	if dst, ok := quickResults(dst, message); ok {
 		return dst, nil
 	}
@@ -90,7 +90,7 @@ func (f *fields) once(s *strict, field int) {
 	*f |= 1 << field
 }
 
-func readRequest(s *strict, r *Request) {
+func readRequest(s *strict, r *bucket.Request) {
 	r.Hits, r.Limit, r.Duration = 1, absent, absent
 	var seen fields
 	for s.open('{'); s.more('}'); {
@@ -128,7 +128,7 @@ func readRequest(s *strict, r *Request) {
 	}
 }
 
-func readAlgorithm(s *strict) Algorithm {
+func readAlgorithm(s *strict) bucket.Algorithm {
 	switch s.kind() {
 	case '"':
 		return algorithmOf(s.text())
@@ -139,24 +139,37 @@ func readAlgorithm(s *strict) Algorithm {
 	return unknownAlgorithm
 }
 
-func algorithmOf(name string) Algorithm {
-	for a := range Algorithm(algorithms) {
-		if name == algorithmNames[a] {
+// What no valid request has stands for what is not there, or not known.
+const (
+	absent           = math.MinInt64
+	unknownAlgorithm = bucket.Algorithm(math.MaxUint8)
+	unknownBehavior  = bucket.Behavior(128)
+)
+
+const (
+	lastAlgorithm  = bucket.SlidingWindow
+	knownBehaviors = bucket.NoBatching | bucket.Global | bucket.DurationIsGregorian | bucket.ResetRemaining |
+		bucket.DrainOverLimit | bucket.StandIn
+)
+
+func algorithmOf(name string) bucket.Algorithm {
+	for a := range lastAlgorithm + 1 {
+		if name == a.String() {
 			return a
 		}
 	}
 	return unknownAlgorithm
 }
 
-func algorithmOfNumber(n int64) Algorithm {
-	if n >= 0 && n < algorithms {
-		return Algorithm(n)
+func algorithmOfNumber(n int64) bucket.Algorithm {
+	if n >= 0 && n <= int64(lastAlgorithm) {
+		return bucket.Algorithm(n)
 	}
 	return unknownAlgorithm
 }
 
 // readBehavior reads one name, a list of names, or the sum of the flags.
-func readBehavior(s *strict) (b Behavior) {
+func readBehavior(s *strict) (b bucket.Behavior) {
 	switch s.kind() {
 	case '"':
 		return flagOf(s.text())
@@ -172,32 +185,32 @@ func readBehavior(s *strict) (b Behavior) {
 	return unknownBehavior
 }
 
-func flagOf(name string) Behavior {
+func flagOf(name string) bucket.Behavior {
 	switch name {
 	case "BATCHING":
-		return Batching
+		return bucket.Batching
 	case "NO_BATCHING":
-		return NoBatching
+		return bucket.NoBatching
 	case "GLOBAL":
-		return Global
+		return bucket.Global
 	case "DURATION_IS_GREGORIAN":
-		return DurationIsGregorian
+		return bucket.DurationIsGregorian
 	case "RESET_REMAINING":
-		return ResetRemaining
+		return bucket.ResetRemaining
 	case "DRAIN_OVER_LIMIT":
-		return DrainOverLimit
+		return bucket.DrainOverLimit
 	}
 	return unknownBehavior
 }
 
-func behaviorOfNumber(n int64) Behavior {
-	if n&^int64(knownBehaviors|StandIn) == 0 { // the last is refused from clients, by Validate
-		return Behavior(n)
+func behaviorOfNumber(n int64) bucket.Behavior {
+	if n&^int64(knownBehaviors) == 0 { // the last is refused from clients, by Validate
+		return bucket.Behavior(n)
 	}
 	return unknownBehavior
 }
 
-func readResult(s *strict, r *Result) {
+func readResult(s *strict, r *bucket.Result) {
 	var seen fields
 	for s.open('{'); s.more('}'); {
 		switch s.name() {
@@ -224,7 +237,7 @@ func readResult(s *strict, r *Result) {
 			readMetadata(s, &r.Metadata)
 		case "state":
 			seen.once(s, 7)
-			r.State = new(Snapshot)
+			r.State = new(bucket.Snapshot)
 			readSnapshot(s, r.State)
 		default:
 			s.unknown()
@@ -232,7 +245,7 @@ func readResult(s *strict, r *Result) {
 	}
 }
 
-func readStatus(s *strict) Status {
+func readStatus(s *strict) bucket.Status {
 	status, known := statusOf(s.text())
 	if !known {
 		s.wrong("unknown status")
@@ -240,16 +253,16 @@ func readStatus(s *strict) Status {
 	return status
 }
 
-func statusOf(name string) (status Status, known bool) {
-	for status := range Status(statuses) {
-		if name == statusNames[status] {
+func statusOf(name string) (status bucket.Status, known bool) {
+	for status := range bucket.StatusOverLimit + 1 {
+		if name == status.String() {
 			return status, true
 		}
 	}
-	return StatusError, false
+	return bucket.StatusError, false
 }
 
-func readMetadata(s *strict, m *Metadata) {
+func readMetadata(s *strict, m *bucket.Metadata) {
 	var seen fields
 	for s.open('{'); s.more('}'); {
 		switch s.name() {
@@ -271,7 +284,7 @@ func readMetadata(s *strict, m *Metadata) {
 	}
 }
 
-func readSnapshot(s *strict, n *Snapshot) {
+func readSnapshot(s *strict, n *bucket.Snapshot) {
 	var seen fields
 	integer := func(field int, to *int64) {
 		seen.once(s, field)
@@ -309,12 +322,12 @@ func readSnapshot(s *strict, n *Snapshot) {
 }
 
 // AppendRequests appends the message of some requests, which are valid.
-func AppendRequests(dst []byte, requests []Request) []byte {
+func AppendRequests(dst []byte, requests []bucket.Request) []byte {
 	return appendMessage(dst, requests, appendRequest)
 }
 
 // AppendResults appends the message that answers a message of requests.
-func AppendResults(dst []byte, results []Result) []byte {
+func AppendResults(dst []byte, results []bucket.Result) []byte {
 	return appendMessage(dst, results, appendResult)
 }
 
@@ -329,16 +342,16 @@ func appendMessage[Item any](dst []byte, items []Item, one func([]byte, *Item) [
 	return append(dst, "]}\n"...)
 }
 
-func appendRequest(dst []byte, r *Request) []byte {
+func appendRequest(dst []byte, r *bucket.Request) []byte {
 	dst = appendText(append(dst, `{"name":`...), r.Name)
 	dst = appendText(append(dst, `,"unique_key":`...), r.UniqueKey)
 	dst = appendField(dst, `,"hits":`, r.Hits)
 	dst = appendField(dst, `,"limit":`, r.Limit)
 	dst = appendField(dst, `,"duration":`, r.Duration)
-	if r.Algorithm != TokenBucket {
+	if r.Algorithm != bucket.TokenBucket {
 		dst = appendField(dst, `,"algorithm":`, int64(r.Algorithm))
 	}
-	if r.Behavior != Batching {
+	if r.Behavior != bucket.Batching {
 		dst = appendField(dst, `,"behavior":`, int64(r.Behavior))
 	}
 	if r.Burst != 0 {
@@ -350,9 +363,9 @@ func appendRequest(dst []byte, r *Request) []byte {
 	return append(dst, '}')
 }
 
-func appendResult(dst []byte, r *Result) []byte {
+func appendResult(dst []byte, r *bucket.Result) []byte {
 	dst = append(append(append(dst, `{"status":"`...), r.Status.String()...), '"')
-	if r.Status == StatusOK || r.Status == StatusOverLimit {
+	if r.Status == bucket.StatusOK || r.Status == bucket.StatusOverLimit {
 		dst = appendField(dst, `,"limit":`, r.Limit)
 		dst = appendField(dst, `,"remaining":`, r.Remaining)
 		dst = appendField(dst, `,"reset_time":`, r.ResetTime)
@@ -374,11 +387,11 @@ func appendResult(dst []byte, r *Result) []byte {
 	return append(dst, '}')
 }
 
-func appendSnapshot(dst []byte, s *Snapshot) []byte {
+func appendSnapshot(dst []byte, s *bucket.Snapshot) []byte {
 	return append(appendSnapshotMembers(append(dst, '{'), s), '}')
 }
 
-func appendSnapshotMembers(dst []byte, s *Snapshot) []byte {
+func appendSnapshotMembers(dst []byte, s *bucket.Snapshot) []byte {
 	dst = appendField(dst, `"start":`, s.Start)
 	dst = appendField(dst, `,"epoch":`, s.Epoch)
 	dst = appendField(dst, `,"version":`, s.Version)

@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import (
 	"math"
@@ -23,7 +23,7 @@ func (a u128) add(b u128) u128 {
 	return u128{hi, lo}
 }
 
-// less0 gives a - b, or 0 where b is larger.
+// less0 returns a - b, or 0 where b is larger.
 func (a u128) less0(b u128) u128 {
 	lo, borrow := bits.Sub64(a.lo, b.lo, 0)
 	hi, borrow := bits.Sub64(a.hi, b.hi, borrow)
@@ -33,14 +33,14 @@ func (a u128) less0(b u128) u128 {
 	return u128{hi, lo}
 }
 
-// div gives a / b, rounded down, and the rest. It panics if b is 0.
+// div returns a / b, rounded down, and the rest. It panics if b is 0.
 func (a u128) div(b uint64) (q u128, rest uint64) {
 	q.hi, rest = a.hi/b, a.hi%b
 	q.lo, rest = bits.Div64(rest, a.lo, b)
 	return q, rest
 }
 
-// divUp gives a / b, rounded up. It panics if b is 0.
+// divUp returns a / b, rounded up. It panics if b is 0.
 func (a u128) divUp(b uint64) u128 {
 	q, rest := a.div(b)
 	if rest != 0 {

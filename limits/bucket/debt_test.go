@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import (
 	"fmt"
@@ -24,21 +24,21 @@ func owing(t *testing.T, n uint64, test func(t *testing.T, random *rand.Rand)) {
 }
 
 // plain makes the terms of a limit without a burst.
-func plain(a Algorithm, limit uint64, duration int64) *query {
-	return &query{algorithm: a, limit: limit, capacity: limit, duration: duration}
+func plain(a Algorithm, limit uint64, duration int64) *Query {
+	return &Query{algorithm: a, Limit: int64(limit), capacity: limit, duration: duration}
 }
 
 // force counts hits whether they fit or not: what a debt is to amount to in the end.
-func force(s State, q *query, hits, now int64) (next State) {
-	next.at(&s, q, now)
+func force(s State, q *Query, hits, now int64) (next State) {
+	next.advance(&s, q, now)
 	next.take(uint64(hits))
 	return next
 }
 
 // load gives what is used at now, in parts of a hit where the algorithm knows them.
 func load(s State, now int64) u128 {
-	s = s.now(now)
-	if s.whole() {
+	s = s.at(now)
+	if s.Empty() {
 		return u128{}
 	}
 	if s.algorithm == SlidingWindow {
@@ -67,14 +67,14 @@ func takings(random *rand.Rand, from, span int64) (list []taking) {
 
 // tell plays takings: what the owner has counted, what is owed to it, and what it would have counted if it had been told
 // of each hit at once. The debt is taken from a copy, whose windows are the owner's.
-func tell(s State, q *query, list []taking) (told, all State, debt Debt) {
+func tell(s State, q *Query, list []taking) (told, all State, debt Debt) {
 	told, all = s, s
 	copied := s
 	for _, taking := range list {
 		all = force(all, q, taking.hits, taking.at)
 		if !taking.away {
 			told = force(told, q, taking.hits, taking.at)
-			if copied.whole() {
+			if copied.Empty() {
 				copied = told
 			}
 			continue
@@ -115,7 +115,7 @@ func TestJoiningADebtOfASlidingWindowIsAsIfItHadBeenTaken(t *testing.T) {
 			}
 			// A message makes the debt look younger by the time that it takes, unless that is a large part of the window.
 			late := debt.Shift(time.Duration(random.Int64N(min(duration/2, int64(time.Second)))))
-			if late.state.now(then).stamp != debt.state.now(then).stamp+late.state.stamp-debt.state.stamp {
+			if late.state.at(then).stamp != debt.state.at(then).stamp+late.state.stamp-debt.state.stamp {
 				continue // it makes another window the present one, too
 			}
 			if joined, ok = told.Join(&late, at(then)); !ok || load(joined, then) != load(all, then) {
@@ -143,7 +143,7 @@ func TestJoiningADebtOfOtherWindowsIsNeverTooLittle(t *testing.T) {
 			}
 		}
 		now := list[len(list)-1].at
-		behind := away.now(now).stamp - told.now(now).stamp
+		behind := away.at(now).stamp - told.at(now).stamp
 		if 0 < behind && behind <= min(duration/2, int64(time.Second)) {
 			return // passes for a message that took its time
 		}
@@ -160,7 +160,7 @@ func TestJoiningADebtOfALeakyBucketIsNeverTooLittle(t *testing.T) {
 	owing(t, 200, func(t *testing.T, random *rand.Rand) {
 		duration := (1 + random.Int64N(3000)) * ms1
 		q := plain(LeakyBucket, 1+random.Uint64N(100), duration)
-		full := force(State{}, q, 2+2*int64(q.limit)*int64(time.Second)/duration, debtStart) // for more than a second
+		full := force(State{}, q, 2+2*q.Limit*int64(time.Second)/duration, debtStart) // for more than a second
 		list := takings(random, debtStart, int64(time.Second))
 		told, all, debt := tell(full, q, list)
 		raw := int64(0)
@@ -216,7 +216,7 @@ func TestADebtIsTheSameByAnyWay(t *testing.T) {
 				if got, want := moved.Hits(at(now).Add(skew)), debt.Hits(at(now)); got != want {
 					t.Errorf("%+v: %d hits by another clock, want %d", list, got, want)
 				}
-				owed, ok := debt.Owed("\x01nkey", at(now))
+				owed, ok := debt.Snapshot(at(now))
 				if ok != (debt.Hits(at(now)) > 0) {
 					t.Fatalf("%+v: %+v, %v", list, owed, ok)
 				}
@@ -228,7 +228,7 @@ func TestADebtIsTheSameByAnyWay(t *testing.T) {
 					t.Fatalf("%+v: %v", owed, err)
 				}
 				back := arrived.Shift(-skew)
-				if a != LeakyBucket && back.state.stamp != debt.state.now(now).stamp {
+				if a != LeakyBucket && back.state.stamp != debt.state.at(now).stamp {
 					t.Errorf("%+v: %+v by message, in another window than %+v", list, back, debt)
 				}
 				if got, _ := told.Join(&back, at(now)); load(got, now) != load(want, now) {
@@ -244,7 +244,7 @@ func TestDebtsEndWithTheirWindow(t *testing.T) {
 	type owed struct{ at, hits int64 }
 	for _, test := range []struct {
 		what string
-		q    *query
+		q    *Query
 		took []owed
 		want []owed
 	}{
@@ -282,7 +282,7 @@ func TestDebtsEndWithTheirWindow(t *testing.T) {
 				if got := debt.Hits(now); got != want.hits {
 					t.Errorf("%d hits at %d, want %d", got, want.at, want.hits)
 				}
-				if owed, ok := debt.Owed("\x04nameandakey", now); ok != (want.hits > 0) || owed.Hits+owed.Previous != want.hits {
+				if owed, ok := debt.Snapshot(now); ok != (want.hits > 0) || owed.Hits+owed.Previous != want.hits {
 					t.Errorf("at %d: %+v, %v, want %d hits", want.at, owed, ok, want.hits)
 				}
 				var s State
@@ -354,103 +354,6 @@ func TestDebtsSaturate(t *testing.T) {
 	}
 }
 
-// TestTry compares decisions on a copy with those of a Limiter, and says where a copy is not enough.
-func TestTry(t *testing.T) {
-	const day1 = 24 * 60 * 60 * 1000
-	gregorian := func(r Request) Request { return with(DurationIsGregorian, r) }
-	for _, test := range []struct {
-		what    string
-		before  *Request // what the limit was used by, one second ago
-		r       Request
-		enough  bool
-		status  Status
-		remains int64
-	}{
-		{"a look", new(token(3, 10, 60_000)), token(0, 10, 60_000), true, StatusOK, 7},
-		{"a look on other terms", new(token(3, 10, 60_000)), token(0, 5, 30_000), true, StatusOK, 2},
-		{"a look in another algorithm", new(token(3, 10, 60_000)), leaky(0, 10, 60_000), true, StatusOK, 10},
-		{"a look on nothing", nil, token(0, 10, 60_000), true, StatusOK, 10},
-		{"a reset without hits", new(token(3, 10, 60_000)), with(ResetRemaining, token(0, 10, 60_000)), false, StatusOK, 10},
-		{"hits", new(token(3, 10, 60_000)), token(7, 10, 60_000), true, StatusOK, 0},
-		{"too many hits", new(token(3, 10, 60_000)), token(8, 10, 60_000), true, StatusOverLimit, 7},
-		{"hits given back", new(token(3, 10, 60_000)), token(-2, 10, 60_000), true, StatusOK, 9},
-		{"a window that begins", nil, token(1, 10, 60_000), false, StatusOK, 9},
-		{"a window after another", new(token(3, 10, 999)), token(1, 10, 999), false, StatusOK, 9},
-		{"a window that ends now", new(token(3, 10, 1000)), token(1, 10, 1000), false, StatusOK, 9},
-		{"a higher limit", new(token(3, 10, 60_000)), token(1, 11, 60_000), false, StatusOK, 7},
-		{"a lower limit", new(token(3, 10, 60_000)), token(1, 9, 60_000), false, StatusOK, 5},
-		{"a longer window", new(token(3, 10, 60_000)), token(1, 10, 60_001), false, StatusOK, 6},
-		{"another algorithm", new(token(3, 10, 60_000)), sliding(1, 10, 60_000), false, StatusOK, 9},
-		{"a calendar's day", new(gregorian(token(3, 10, 2))), gregorian(token(1, 10, 2)), true, StatusOK, 6},
-		{"a calendar's week after a day", new(gregorian(token(3, 10, 2))), gregorian(token(1, 10, 3)), false, StatusOK, 6},
-		{"a calendar's day after 24 hours", new(token(3, 10, day1)), gregorian(token(1, 10, 2)), false, StatusOK, 6},
-		{"sliding hits", new(sliding(3, 10, 60_000)), sliding(1, 10, 60_000), true, StatusOK, 6},
-		{"the window after a sliding one", new(sliding(3, 10, 1000)), sliding(1, 10, 1000), true, StatusOK, 6},
-		{"sliding windows that begin", new(sliding(3, 10, 500)), sliding(1, 10, 500), false, StatusOK, 9},
-		{"a leak", new(leaky(3, 10, 10_000)), leaky(1, 10, 10_000), true, StatusOK, 7},
-		{"a leaky bucket that is whole", nil, leaky(1, 10, 60_000), true, StatusOK, 9},
-		{"a leaky bucket that is whole again", new(leaky(1, 10, 1_000)), leaky(1, 10, 60_000), true, StatusOK, 9},
-		{"another burst", new(leaky(3, 10, 10_000)), deep(20, leaky(1, 10, 10_000)), true, StatusOK, 17},
-		{"another rate", new(leaky(3, 10, 10_000)), leaky(1, 20, 10_000), false, StatusOK, 17},
-		{"no request", new(token(3, 10, 60_000)), token(1, -1, 60_000), true, StatusError, 0},
-	} {
-		t.Run(test.what, func(t *testing.T) {
-			now := at(debtStart)
-			l := New(10, func() time.Time { return now })
-			if test.before != nil {
-				test.before.Name, test.before.UniqueKey = "name", "key"
-				l.Check(*test.before)
-			}
-			test.r.Name, test.r.UniqueKey = "name", "key"
-			id := test.r.AppendID(nil)
-			before := l.State(id)
-			now = now.Add(time.Second)
-			next, result, enough := l.Try(&before, &test.r, now)
-			if enough != test.enough || result.Status != test.status || result.Remaining != test.remains {
-				t.Errorf("%+v, %v", result, enough)
-			}
-			if l.State(id) != before {
-				t.Errorf("%+v became %+v by trying", before, l.State(id))
-			}
-			want := l.Check(test.r)
-			if result != want {
-				t.Errorf("%+v on a copy, otherwise %+v", result, want)
-			}
-			if after := l.State(id); next.now(now.UnixNano()) != after.now(now.UnixNano()) {
-				t.Errorf("%+v on a copy, otherwise %+v", next, after)
-			}
-		})
-	}
-}
-
-func TestStateOfALimiter(t *testing.T) {
-	now := at(debtStart)
-	l := New(10_000, func() time.Time { return now })
-	r := token(3, 10, 60_000)
-	r.Name, r.UniqueKey = "name", "key"
-	id := r.AppendID(nil)
-	if got := l.State(id); got != (State{}) || !got.Whole(now) {
-		t.Errorf("nothing is remembered: %+v", got)
-	}
-	l.Check(r)
-	first := l.State(id)
-	if first.Whole(now) || first.hits() != 3 {
-		t.Errorf("%+v", first)
-	}
-	if !first.Whole(now.Add(time.Minute)) || first.Whole(now.Add(time.Minute-1)) {
-		t.Errorf("%+v is not whole when its window ends, and then only", first)
-	}
-	for range 3 {
-		if got := l.State(id); got != first {
-			t.Errorf("looking made %+v of %+v", got, first)
-		}
-	}
-	l.Check(with(ResetRemaining, r))
-	if got := l.State(id); got != (State{}) {
-		t.Errorf("after a reset: %+v", got)
-	}
-}
-
 func TestBegins(t *testing.T) {
 	for a := range Algorithm(algorithms) {
 		q := plain(a, 10, minuteNs)
@@ -474,109 +377,8 @@ func TestBegins(t *testing.T) {
 	}
 }
 
-// TestOwe has a Limiter count debts.
-func TestOwe(t *testing.T) {
-	now := at(debtStart)
-	newLimiter := func() *Limiter { return New(10, func() time.Time { return now }) }
-	named := func(r Request) Request {
-		r.Name, r.UniqueKey = "name", "key"
-		return r
-	}
-	id := new(named(Request{})).AppendID(nil)
-	look := func(t *testing.T, l *Limiter, r Request, remains int64) {
-		t.Helper()
-		r.Hits = 0
-		if got := l.Check(named(r)); got.Remaining != remains {
-			t.Errorf("%+v, want %d to remain", got, remains)
-		}
-	}
-	for a := range Algorithm(algorithms) {
-		t.Run(a.String(), func(t *testing.T) {
-			r := named(token(3, 10, 60_000))
-			r.Algorithm = a
-			taken := force(State{}, plain(a, 10, minuteNs), 4, debtStart)
-			var debt Debt
-			debt.Add(4, &taken, now)
-
-			l := newLimiter()
-			if hits, ok := l.Owe(id, &debt); hits != 4 || !ok {
-				t.Errorf("%d, %v", hits, ok)
-			}
-			look(t, l, r, 6)
-			l.Check(r)
-			look(t, l, r, 3)
-			for range 2 { // beyond the limit, too
-				if hits, ok := l.Owe(id, &debt); hits != 4 || !ok {
-					t.Errorf("%d, %v", hits, ok)
-				}
-			}
-			look(t, l, r, 0)
-			r.Limit = 100
-			look(t, l, r, 100-15)
-
-			blocked := New(2, func() time.Time { return now })
-			for range 3 {
-				blocked.Owe(id, &debt)
-			}
-			flood := named(token(1, 10, 60_000))
-			for i := range 10 { // which frees nobody who has nothing left
-				flood.UniqueKey = fmt.Sprint("other", i)
-				blocked.Check(flood)
-			}
-			r.Limit = 10
-			look(t, blocked, r, 0)
-
-			var none Debt
-			before := l.State(id)
-			if hits, ok := l.Owe(id, &none); hits != 0 || !ok || l.State(id) != before {
-				t.Errorf("no debt: %d, %v, %+v", hits, ok, l.State(id))
-			}
-			l = newLimiter()
-			if hits, ok := l.Owe(id, &none); hits != 0 || !ok || l.Stats().Entries != 0 {
-				t.Errorf("no debt: %d, %v, %+v", hits, ok, l.Stats())
-			}
-
-			other := r
-			other.Algorithm = (a + 1) % algorithms
-			l.Check(other)
-			before = l.State(id)
-			if hits, ok := l.Owe(id, &debt); hits != 4 || ok || l.State(id) != before {
-				t.Errorf("on another algorithm: %d, %v, %+v", hits, ok, l.State(id))
-			}
-		})
-	}
-}
-
-// TestOwedStatesAreSwept checks that a debt's window, which is older than the present, ends as it says.
-func TestOwedStatesAreSwept(t *testing.T) {
-	for _, held := range []bool{false, true} {
-		now := at(debtStart)
-		l := New(10, func() time.Time { return now })
-		r := token(1, 10, 60_000)
-		r.Name, r.UniqueKey = "name", "key"
-		taken := force(State{}, plain(TokenBucket, 10, minuteNs), 4, debtStart-50*int64(time.Second))
-		var debt Debt
-		debt.Add(4, &taken, now)
-		if held { // a state whose window is over, and which nobody swept
-			r.Duration = 1
-			l.Check(r)
-			now = now.Add(time.Second)
-		}
-		l.Owe(r.AppendID(nil), &debt)
-		l.Sweep()
-		if n := l.Stats().Entries; n != 1 {
-			t.Errorf("held %v: %d entries", held, n)
-		}
-		now = now.Add(10 * time.Second)
-		l.Sweep()
-		if n := l.Stats().Entries; n != 0 {
-			t.Errorf("held %v: %d entries after the window", held, n)
-		}
-	}
-}
-
 func TestWindow(t *testing.T) {
-	l := New(1, func() time.Time { return at(debtStart) })
+	zones := NewZones()
 	const aDay = 24 * time.Hour
 	for _, test := range []struct {
 		r    Request
@@ -589,10 +391,13 @@ func TestWindow(t *testing.T) {
 		{with(DurationIsGregorian, token(1, 1, wholeDay)), aDay},
 		{with(DurationIsGregorian, token(1, 1, month)), 30 * aDay},
 		{with(DurationIsGregorian, leaky(1, 1, year)), 365 * aDay},
-		{token(1, 1, 0), 0},
 	} {
 		test.r.Name, test.r.UniqueKey = "name", "key"
-		if got := l.Window(&test.r); got != test.want {
+		var q Query
+		if err := q.Prepare(&test.r, zones); err != nil {
+			t.Error(err)
+		}
+		if got := q.Window(); got != test.want {
 			t.Errorf("%+v: %v, want %v", test.r, got, test.want)
 		}
 	}

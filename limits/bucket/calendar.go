@@ -1,4 +1,4 @@
-package limits
+package bucket
 
 import (
 	"path"
@@ -32,7 +32,7 @@ type calendar struct {
 // A span is a stretch of one unit: every instant from from, before to, has its unit end at to. Unix nanoseconds.
 type span struct{ from, to int64 }
 
-// end gives the first instant after now, in Unix nanoseconds, that belongs to another unit than now does.
+// end returns the first instant after now, in Unix nanoseconds, that belongs to another unit than now does.
 func (c *calendar) end(now int64) int64 {
 	last := c.last.Load()
 	if last != nil && last.from <= now && now < last.to {
@@ -64,7 +64,7 @@ func (c *calendar) next(now int64) int64 {
 	}
 }
 
-// following gives the first date of the unit after the one that holds t's date, as midnight UTC.
+// following returns the first date of the unit after the one that holds t's date, as midnight UTC.
 func (c *calendar) following(t time.Time) time.Time {
 	y, m, d := t.Date()
 	switch c.unit {
@@ -80,7 +80,7 @@ func (c *calendar) following(t time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// dateStart gives the first instant at which zone's calendar shows date or a later one: midnight, or where clocks skip
+// dateStart returns the first instant at which zone's calendar shows date or a later one: midnight, or where clocks skip
 // midnight (or the whole day), the instant of that skip.
 func dateStart(zone *time.Location, date time.Time) int64 {
 	const widest = 26 * 60 * 60 // no zone was ever further from UTC
@@ -95,7 +95,7 @@ func dateStart(zone *time.Location, date time.Time) int64 {
 	}
 }
 
-// clockEnd gives the end of the minute or hour (size seconds) that zone's clocks show at now. An hour that is shown twice
+// clockEnd returns the end of the minute or hour (size seconds) that zone's clocks show at now. An hour that is shown twice
 // is two hours.
 func clockEnd(zone *time.Location, now, size int64) int64 {
 	for {
@@ -114,7 +114,7 @@ func clockEnd(zone *time.Location, now, size int64) int64 {
 	}
 }
 
-// zoneAt gives the seconds by which zone is ahead of UTC at an instant, and until when; last means for ever.
+// zoneAt returns the seconds by which zone is ahead of UTC at an instant, and until when; last means for ever.
 func zoneAt(zone *time.Location, at int64) (offset, until int64, last bool) {
 	t := time.Unix(at, 0).In(zone)
 	_, ahead := t.Zone()
@@ -140,8 +140,8 @@ const (
 	maxZoneBytes = 64
 )
 
-// zones finds time zones by name and remembers them, also that a name is unknown. It is safe for concurrent use.
-type zones struct {
+// Zones finds time Zones by name and remembers them, also that a name is unknown. It is safe for concurrent use.
+type Zones struct {
 	loading chan struct{} // holds who loads: unknown names are dear, and must not take all processors
 
 	mu    sync.Mutex
@@ -151,16 +151,16 @@ type zones struct {
 // A zone has the calendars of one time zone, by unit.
 type zone struct{ calendars [units]*calendar }
 
-func newZones() *zones {
+func NewZones() *Zones {
 	found, err := simplelru.NewLRU[string, *zone](maxZones, nil)
 	if err != nil {
 		panic(err) // maxZones is positive
 	}
-	return &zones{found: found, loading: make(chan struct{}, 1)}
+	return &Zones{found: found, loading: make(chan struct{}, 1)}
 }
 
-// find gives the zone of an IANA name; "" is UTC.
-func (z *zones) find(name string) (*zone, bool) {
+// find returns the zone of an IANA name; "" is UTC.
+func (z *Zones) find(name string) (*zone, bool) {
 	if len(name) > maxZoneBytes {
 		return nil, false
 	}

@@ -1,4 +1,4 @@
-package limits_test
+package wire_test
 
 import (
 	"bytes"
@@ -11,7 +11,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"weir/limits"
+	"weir/limits/bucket"
+	"weir/limits/wire"
 )
 
 // item makes a message of one item with these members behind name and unique_key.
@@ -29,56 +30,56 @@ const everyday = `{"rate_limits": [
 
 func TestReadRequests(t *testing.T) {
 	const missing = math.MinInt64 // no valid request has it, so Check says what is missing
-	n := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: missing, Duration: missing}
-	with := func(change func(r *limits.Request)) []limits.Request {
+	n := bucket.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: missing, Duration: missing}
+	with := func(change func(r *bucket.Request)) []bucket.Request {
 		r := n
 		change(&r)
-		return []limits.Request{r}
+		return []bucket.Request{r}
 	}
-	for message, want := range map[string][]limits.Request{
+	for message, want := range map[string][]bucket.Request{
 		everyday: {
 			{Name: "requests_per_sec", UniqueKey: "account_id=123|source_ip=172.0.0.1", Hits: 1, Limit: 100, Duration: 1000},
-			{Name: "mails", UniqueKey: "éé😀\n", Hits: -2, Limit: math.MaxInt64, Duration: 4, Algorithm: limits.LeakyBucket,
-				Behavior: limits.Global | limits.DurationIsGregorian, Burst: 7, TimeZone: "Europe/Berlin"},
+			{Name: "mails", UniqueKey: "éé😀\n", Hits: -2, Limit: math.MaxInt64, Duration: 4, Algorithm: bucket.LeakyBucket,
+				Behavior: bucket.Global | bucket.DurationIsGregorian, Burst: 7, TimeZone: "Europe/Berlin"},
 		},
 		`{"rate_limits":[{}]}`:                 {{Hits: 1, Limit: missing, Duration: missing}},
 		"\r\n\t {\"rate_limits\" :[ { } ]}\n ": {{Hits: 1, Limit: missing, Duration: missing}},
 		`{"rate\u005flimits":[{}]}`:            {{Hits: 1, Limit: missing, Duration: missing}},
 
-		item(`"hits":0`):                     with(func(r *limits.Request) { r.Hits = 0 }),
-		item(`"hits":9223372036854775807`):   with(func(r *limits.Request) { r.Hits = math.MaxInt64 }),
-		item(`"hits":-9223372036854775808`):  with(func(r *limits.Request) { r.Hits = math.MinInt64 }),
-		item(`"h\u0069ts":7`):                with(func(r *limits.Request) { r.Hits = 7 }),
-		item(`"\u0068\u0069\u0074\u0073":7`): with(func(r *limits.Request) { r.Hits = 7 }),
-		item(`"limit":0,"duration":0`):       with(func(r *limits.Request) { r.Limit, r.Duration = 0, 0 }),
-		item(`"limit":-1,"duration":-1`):     with(func(r *limits.Request) { r.Limit, r.Duration = -1, -1 }),
-		item(`"burst":-1,"time_zone":""`):    with(func(r *limits.Request) { r.Burst = -1 }),
+		item(`"hits":0`):                     with(func(r *bucket.Request) { r.Hits = 0 }),
+		item(`"hits":9223372036854775807`):   with(func(r *bucket.Request) { r.Hits = math.MaxInt64 }),
+		item(`"hits":-9223372036854775808`):  with(func(r *bucket.Request) { r.Hits = math.MinInt64 }),
+		item(`"h\u0069ts":7`):                with(func(r *bucket.Request) { r.Hits = 7 }),
+		item(`"\u0068\u0069\u0074\u0073":7`): with(func(r *bucket.Request) { r.Hits = 7 }),
+		item(`"limit":0,"duration":0`):       with(func(r *bucket.Request) { r.Limit, r.Duration = 0, 0 }),
+		item(`"limit":-1,"duration":-1`):     with(func(r *bucket.Request) { r.Limit, r.Duration = -1, -1 }),
+		item(`"burst":-1,"time_zone":""`):    with(func(r *bucket.Request) { r.Burst = -1 }),
 
-		item(`"algorithm":"TOKEN_BUCKET"`):        with(func(r *limits.Request) {}),
-		item(`"algorithm":"LEAKY_BUCKET"`):        with(func(r *limits.Request) { r.Algorithm = limits.LeakyBucket }),
-		item(`"algorithm":"SLIDING_WINDOW"`):      with(func(r *limits.Request) { r.Algorithm = limits.SlidingWindow }),
-		item(`"algorithm":"SLIDING\u005fWINDOW"`): with(func(r *limits.Request) { r.Algorithm = limits.SlidingWindow }),
-		item(`"algorithm":0`):                     with(func(r *limits.Request) {}),
-		item(`"algorithm":1`):                     with(func(r *limits.Request) { r.Algorithm = limits.LeakyBucket }),
-		item(`"algorithm":2`):                     with(func(r *limits.Request) { r.Algorithm = limits.SlidingWindow }),
+		item(`"algorithm":"TOKEN_BUCKET"`):        with(func(r *bucket.Request) {}),
+		item(`"algorithm":"LEAKY_BUCKET"`):        with(func(r *bucket.Request) { r.Algorithm = bucket.LeakyBucket }),
+		item(`"algorithm":"SLIDING_WINDOW"`):      with(func(r *bucket.Request) { r.Algorithm = bucket.SlidingWindow }),
+		item(`"algorithm":"SLIDING\u005fWINDOW"`): with(func(r *bucket.Request) { r.Algorithm = bucket.SlidingWindow }),
+		item(`"algorithm":0`):                     with(func(r *bucket.Request) {}),
+		item(`"algorithm":1`):                     with(func(r *bucket.Request) { r.Algorithm = bucket.LeakyBucket }),
+		item(`"algorithm":2`):                     with(func(r *bucket.Request) { r.Algorithm = bucket.SlidingWindow }),
 
-		item(`"behavior":"BATCHING"`):                      with(func(r *limits.Request) {}),
-		item(`"behavior":"NO_BATCHING"`):                   with(func(r *limits.Request) { r.Behavior = limits.NoBatching }),
-		item(`"behavior":"GLOBAL"`):                        with(func(r *limits.Request) { r.Behavior = limits.Global }),
-		item(`"behavior":"DURATION_IS_GREGORIAN"`):         with(func(r *limits.Request) { r.Behavior = limits.DurationIsGregorian }),
-		item(`"behavior":"RESET_REMAINING"`):               with(func(r *limits.Request) { r.Behavior = limits.ResetRemaining }),
-		item(`"behavior":"DRAIN_OVER_LIMIT"`):              with(func(r *limits.Request) { r.Behavior = limits.DrainOverLimit }),
-		item(`"behavior":0`):                               with(func(r *limits.Request) {}),
-		item(`"behavior":3`):                               with(func(r *limits.Request) { r.Behavior = limits.NoBatching | limits.Global }),
-		item(`"behavior":47`):                              with(func(r *limits.Request) { r.Behavior = 47 }),
-		item(`"behavior":[]`):                              with(func(r *limits.Request) {}),
-		item(`"behavior":["BATCHING"]`):                    with(func(r *limits.Request) {}),
-		item(`"behavior":["GLOBAL","BATCHING", "GLOBAL"]`): with(func(r *limits.Request) { r.Behavior = limits.Global }),
-		item(`"behavior":["DRAIN_OVER_LIMIT","NO_BATCHING"]`): with(func(r *limits.Request) {
-			r.Behavior = limits.DrainOverLimit | limits.NoBatching
+		item(`"behavior":"BATCHING"`):                      with(func(r *bucket.Request) {}),
+		item(`"behavior":"NO_BATCHING"`):                   with(func(r *bucket.Request) { r.Behavior = bucket.NoBatching }),
+		item(`"behavior":"GLOBAL"`):                        with(func(r *bucket.Request) { r.Behavior = bucket.Global }),
+		item(`"behavior":"DURATION_IS_GREGORIAN"`):         with(func(r *bucket.Request) { r.Behavior = bucket.DurationIsGregorian }),
+		item(`"behavior":"RESET_REMAINING"`):               with(func(r *bucket.Request) { r.Behavior = bucket.ResetRemaining }),
+		item(`"behavior":"DRAIN_OVER_LIMIT"`):              with(func(r *bucket.Request) { r.Behavior = bucket.DrainOverLimit }),
+		item(`"behavior":0`):                               with(func(r *bucket.Request) {}),
+		item(`"behavior":3`):                               with(func(r *bucket.Request) { r.Behavior = bucket.NoBatching | bucket.Global }),
+		item(`"behavior":47`):                              with(func(r *bucket.Request) { r.Behavior = 47 }),
+		item(`"behavior":[]`):                              with(func(r *bucket.Request) {}),
+		item(`"behavior":["BATCHING"]`):                    with(func(r *bucket.Request) {}),
+		item(`"behavior":["GLOBAL","BATCHING", "GLOBAL"]`): with(func(r *bucket.Request) { r.Behavior = bucket.Global }),
+		item(`"behavior":["DRAIN_OVER_LIMIT","NO_BATCHING"]`): with(func(r *bucket.Request) {
+			r.Behavior = bucket.DrainOverLimit | bucket.NoBatching
 		}),
 	} {
-		got, err := limits.ReadRequests(nil, []byte(message))
+		got, err := wire.ReadRequests(nil, []byte(message))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s\n got %+v, %v\nwant %+v", message, got, err, want)
 		}
@@ -87,7 +88,7 @@ func TestReadRequests(t *testing.T) {
 
 // Values that are well formed but wrong are one item's error, and name their field.
 func TestReadRequestsLeavesWrongValuesToCheck(t *testing.T) {
-	l := limits.New(1, newClock().now)
+	zones := bucket.NewZones()
 	rest := `,"limit":1,"duration":1`
 	for members, want := range map[string]string{
 		`"limit":1`:                               "duration: ",
@@ -114,13 +115,13 @@ func TestReadRequestsLeavesWrongValuesToCheck(t *testing.T) {
 		`"behavior":["GLOBAL","GLOBALLY"]` + rest: "behavior: ",
 		`"behavior":["",""]` + rest:               "behavior: ",
 	} {
-		got, err := limits.ReadRequests(nil, []byte(item(members)))
+		got, err := wire.ReadRequests(nil, []byte(item(members)))
 		if err != nil {
 			t.Errorf("%s: %v", members, err)
 			continue
 		}
-		if result := l.Check(got[0]); result.Status != limits.StatusError || !strings.HasPrefix(result.Error, want) {
-			t.Errorf("%s: %+v, want an error about %s", members, result, want)
+		if err := new(bucket.Query).Prepare(&got[0], zones); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want an error about %s", members, err, want)
 		}
 	}
 }
@@ -276,7 +277,7 @@ func TestReadRequestsRefuses(t *testing.T) {
 		item(`"behavior":` + strings.Repeat("[", 20_000)):                        {"rate_limits[0].behavior[0]: a list"},
 		item(`"x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)): {"rate_limits[0].x: " + unknown},
 	} {
-		got, err := limits.ReadRequests(nil, []byte(message))
+		got, err := wire.ReadRequests(nil, []byte(message))
 		if err == nil {
 			t.Errorf("%.200s\nwas read as %+v", message, got)
 			continue
@@ -294,7 +295,7 @@ func TestReadRequestsRefuses(t *testing.T) {
 
 func TestReadRequestsTruncated(t *testing.T) {
 	for size := range len(everyday) {
-		if got, err := limits.ReadRequests(nil, []byte(everyday[:size])); err == nil {
+		if got, err := wire.ReadRequests(nil, []byte(everyday[:size])); err == nil {
 			t.Errorf("%d of %d bytes were read as %+v", size, len(everyday), got)
 		} else if size > 0 && !strings.Contains(err.Error(), fmt.Sprint("ends in the middle, at byte ", size)) {
 			t.Errorf("%d of %d bytes: %v", size, len(everyday), err)
@@ -306,52 +307,21 @@ func TestReadRequestsCounts(t *testing.T) {
 	message := func(items int) []byte {
 		return []byte(`{"rate_limits":[` + strings.Repeat("{},", items-1) + "{}]}")
 	}
-	if got, err := limits.ReadRequests(nil, message(1000)); err != nil || len(got) != 1000 {
+	if got, err := wire.ReadRequests(nil, message(1000)); err != nil || len(got) != 1000 {
 		t.Errorf("1,000 items: %d, %v", len(got), err)
 	}
-	if _, err := limits.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
+	if _, err := wire.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
 		t.Errorf("1,001 items: %v", err)
 	}
 	// What is there already belongs to other messages.
-	dst := make([]limits.Request, 500, 2000)
+	dst := make([]bucket.Request, 500, 2000)
 	dst[499].Name = "before"
-	got, err := limits.ReadRequests(dst, message(1000))
+	got, err := wire.ReadRequests(dst, message(1000))
 	if err != nil || len(got) != 1500 || got[499].Name != "before" || got[500].Hits != 1 {
 		t.Errorf("appended to 500: %d, %v", len(got), err)
 	}
-	if _, err := limits.ReadRequests(dst, []byte(`{"rate_limits":[]}`)); err == nil {
+	if _, err := wire.ReadRequests(dst, []byte(`{"rate_limits":[]}`)); err == nil {
 		t.Error("a message without items is read when there are others")
-	}
-}
-
-// What a Limiter remembers must not share memory with the message that it came from, nor must a clone.
-func TestLimitsOutliveTheirMessage(t *testing.T) {
-	for _, text := range []string{
-		item(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe/Berlin"`),
-		item(`"limit":10,"duration":2,"behavior":4,"time_zone":"Europe\u002fBerlin"`),
-	} {
-		l := limits.New(10, newClock().now)
-		for left := int64(9); left >= 5; left-- {
-			message := []byte(text)
-			got, err := limits.ReadRequests(nil, message)
-			if err != nil || string(message) != text {
-				t.Fatalf("%v; the message is now %s", err, message)
-			}
-			if result := l.Check(got[0]); result.Remaining != left {
-				t.Errorf("%s: %+v, want %d remaining", text, result, left)
-			}
-			clone := got[0].Clone()
-			if clone != got[0] {
-				t.Errorf("the clone of %+v is %+v", got[0], clone)
-			}
-			before := fmt.Sprintf("%+v", clone)
-			for i := range message {
-				message[i] = 'x'
-			}
-			if after := fmt.Sprintf("%+v", clone); after != before {
-				t.Errorf("the clone was %s and is %s", before, after)
-			}
-		}
 	}
 }
 
@@ -369,7 +339,7 @@ func TestReadRequestsAnyByte(t *testing.T) {
 
 // modelItem is a request as read by the model, with what a Request cannot say.
 type modelItem struct {
-	limits.Request
+	bucket.Request
 	noLimit, noDuration, oddAlgorithm, oddBehavior bool
 }
 
@@ -458,7 +428,7 @@ func modelReadItem(value any, lenient bool) (item modelItem, ok bool) {
 	if !ok {
 		return item, false
 	}
-	item = modelItem{Request: limits.Request{Hits: 1}, noLimit: true, noDuration: true}
+	item = modelItem{Request: bucket.Request{Hits: 1}, noLimit: true, noDuration: true}
 	integers := map[string]*int64{
 		"hits": &item.Hits, "limit": &item.Limit, "duration": &item.Duration, "burst": &item.Burst,
 	}
@@ -473,7 +443,7 @@ func modelReadItem(value any, lenient bool) (item modelItem, ok bool) {
 		case texts[m.name] != nil:
 			*texts[m.name], ok = m.value.(string)
 		case m.name == "algorithm":
-			names := map[string]limits.Algorithm{"TOKEN_BUCKET": 0, "LEAKY_BUCKET": 1, "SLIDING_WINDOW": 2}
+			names := map[string]bucket.Algorithm{"TOKEN_BUCKET": 0, "LEAKY_BUCKET": 1, "SLIDING_WINDOW": 2}
 			if name, isText := m.value.(string); isText {
 				a, known := names[name]
 				item.Algorithm, item.oddAlgorithm = a, !known
@@ -481,7 +451,7 @@ func modelReadItem(value any, lenient bool) (item modelItem, ok bool) {
 			}
 			var n int64
 			n, ok = plainInteger(m.value)
-			item.Algorithm, item.oddAlgorithm = limits.Algorithm(n), n < 0 || n > 2
+			item.Algorithm, item.oddAlgorithm = bucket.Algorithm(n), n < 0 || n > 2
 		case m.name == "behavior":
 			ok = item.readBehavior(m.value)
 		default:
@@ -501,10 +471,10 @@ func (i *modelItem) readBehavior(value any) bool {
 	}
 	if !isList {
 		n, ok := plainInteger(value)
-		i.Behavior, i.oddBehavior = limits.Behavior(n), n&^47 != 0
+		i.Behavior, i.oddBehavior = bucket.Behavior(n), n&^47 != 0
 		return ok
 	}
-	flags := map[string]limits.Behavior{
+	flags := map[string]bucket.Behavior{
 		"BATCHING": 0, "NO_BATCHING": 1, "GLOBAL": 2, "DURATION_IS_GREGORIAN": 4, "RESET_REMAINING": 8, "DRAIN_OVER_LIMIT": 32,
 	}
 	for _, value := range list {
@@ -579,11 +549,11 @@ func compareWithModel(t *testing.T, message []byte) {
 	t.Helper()
 	for _, read := range []struct {
 		name    string
-		read    func([]limits.Request, []byte) ([]limits.Request, error)
+		read    func([]bucket.Request, []byte) ([]bucket.Request, error)
 		lenient bool
 	}{
-		{"ReadRequests", limits.ReadRequests, false},
-		{"ReadPeerRequests", limits.ReadPeerRequests, true},
+		{"ReadRequests", wire.ReadRequests, false},
+		{"ReadPeerRequests", wire.ReadPeerRequests, true},
 	} {
 		want, ok := modelRead(message, read.lenient)
 		got, err := read.read(nil, bytes.Clone(message))
@@ -635,18 +605,18 @@ func FuzzReadRequests(f *testing.F) {
 // TestReadPeerRequests checks what is different in messages of other nodes, which may be newer.
 func TestReadPeerRequests(t *testing.T) {
 	newer := `{"version":[2,{"x":null}],"rate_limits":[{"name":"n","weight":{"hits":[1]},"hits":2}],"x":{"rate_limits":[]}}`
-	got, err := limits.ReadPeerRequests(nil, []byte(newer))
+	got, err := wire.ReadPeerRequests(nil, []byte(newer))
 	if err != nil || len(got) != 1 || got[0].Name != "n" || got[0].Hits != 2 {
 		t.Errorf("%s: %+v, %v", newer, got, err)
 	}
 	for _, message := range []string{`{}`, `{"rate_limits":[]}`, `{"x":1}`} {
-		if got, err := limits.ReadPeerRequests(nil, []byte(message)); err != nil || len(got) != 0 {
+		if got, err := wire.ReadPeerRequests(nil, []byte(message)); err != nil || len(got) != 0 {
 			t.Errorf("%s: %+v, %v", message, got, err)
 		}
 	}
 	for _, message := range []string{``, `[]`, `null`, `{"x":}`, `{"x":1,"x":1}`, `{"rate_limits":null}`, `{"rate_limits":[{"hits":null}]}`,
 		newer + "x", newer[:len(newer)-1], item(`"x":"\ud800"`), item(`"x":` + strings.Repeat("[", 20_000))} {
-		if got, err := limits.ReadPeerRequests(nil, []byte(message)); err == nil {
+		if got, err := wire.ReadPeerRequests(nil, []byte(message)); err == nil {
 			t.Errorf("%.100s was read as %+v", message, got)
 		}
 	}
@@ -666,20 +636,20 @@ func TestRequestsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	numbers := []int64{0, 1, -1, 7, 1000, math.MaxInt64, math.MinInt64, 1<<53 + 1}
 	for range 500 {
-		requests := make([]limits.Request, 1+random.IntN(4))
+		requests := make([]bucket.Request, 1+random.IntN(4))
 		for i := range requests {
 			number := func() int64 { return numbers[random.IntN(len(numbers))] }
-			requests[i] = limits.Request{
+			requests[i] = bucket.Request{
 				Name: anyText(random), UniqueKey: anyText(random), Hits: number(), Limit: number(), Duration: number(), Burst: number(),
-				Algorithm: limits.Algorithm(random.IntN(3)), Behavior: limits.Behavior(random.IntN(48)) &^ 16,
+				Algorithm: bucket.Algorithm(random.IntN(3)), Behavior: bucket.Behavior(random.IntN(48)) &^ 16,
 			}
 			if random.IntN(2) == 0 {
 				requests[i].TimeZone = anyText(random)
 			}
 		}
-		message := limits.AppendRequests([]byte(nil), requests)
+		message := wire.AppendRequests([]byte(nil), requests)
 		compareWithModel(t, message)
-		for _, read := range []func([]limits.Request, []byte) ([]limits.Request, error){limits.ReadRequests, limits.ReadPeerRequests} {
+		for _, read := range []func([]bucket.Request, []byte) ([]bucket.Request, error){wire.ReadRequests, wire.ReadPeerRequests} {
 			got, err := read(nil, message)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(requests) {
 				t.Fatalf("%s\n got %+v, %v\nwant %+v", message, got, err, requests)
@@ -700,14 +670,14 @@ type resultJSON struct {
 }
 
 func TestAppendResults(t *testing.T) {
-	results := []limits.Result{
-		{Status: limits.StatusOK, Limit: 100, Remaining: 99, ResetTime: 1551309219226, Metadata: limits.Metadata{Owner: "10.0.0.3:8080"}},
-		{Status: limits.StatusOverLimit, Limit: 5, ResetTime: 1, RetryAfter: 1500},
-		{Status: limits.StatusOverLimit, ResetTime: math.MaxInt64, Metadata: limits.Metadata{
-			Owner: "a", Degraded: "b", Reason: limits.ReasonLimitZero}},
+	results := []bucket.Result{
+		{Status: bucket.StatusOK, Limit: 100, Remaining: 99, ResetTime: 1551309219226, Metadata: bucket.Metadata{Owner: "10.0.0.3:8080"}},
+		{Status: bucket.StatusOverLimit, Limit: 5, ResetTime: 1, RetryAfter: 1500},
+		{Status: bucket.StatusOverLimit, ResetTime: math.MaxInt64, Metadata: bucket.Metadata{
+			Owner: "a", Degraded: "b", Reason: bucket.ReasonLimitZero}},
 		{Error: "limit: required"},
 		{},
-		{Status: limits.Status(77), Limit: 1, Remaining: 1}, // nothing unknown reads as allowed
+		{Status: bucket.Status(77), Limit: 1, Remaining: 1}, // nothing unknown reads as allowed
 	}
 	const want = `{"rate_limits":[` +
 		`{"status":"OK","limit":100,"remaining":99,"reset_time":1551309219226,"metadata":{"owner":"10.0.0.3:8080"}},` +
@@ -717,10 +687,10 @@ func TestAppendResults(t *testing.T) {
 		`{"status":"ERROR","error":"limit: required","metadata":{}},` +
 		`{"status":"ERROR","error":"","metadata":{}},` +
 		`{"status":"ERROR","error":"","metadata":{}}]}` + "\n"
-	if got := string(limits.AppendResults(nil, results)); got != want {
+	if got := string(wire.AppendResults(nil, results)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got := string(limits.AppendResults([]byte("before"), nil)); got != `before{"rate_limits":[]}`+"\n" {
+	if got := string(wire.AppendResults([]byte("before"), nil)); got != `before{"rate_limits":[]}`+"\n" {
 		t.Errorf("no results: %s", got)
 	}
 }
@@ -728,20 +698,20 @@ func TestAppendResults(t *testing.T) {
 func TestResultsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
-		var r limits.Result
-		switch r.Status = limits.Status(random.IntN(3)); r.Status {
-		case limits.StatusError:
+		var r bucket.Result
+		switch r.Status = bucket.Status(random.IntN(3)); r.Status {
+		case bucket.StatusError:
 			r.Error = anyText(random)
-		case limits.StatusOverLimit:
+		case bucket.StatusOverLimit:
 			r.RetryAfter = random.Int64() >> random.IntN(64)
 			fallthrough
 		default:
 			r.Limit, r.Remaining, r.ResetTime = random.Int64(), random.Int64()>>random.IntN(64), random.Int64()
 		}
 		if random.IntN(2) == 0 {
-			r.Metadata = limits.Metadata{Owner: anyText(random), Degraded: anyText(random), Reason: anyText(random)}
+			r.Metadata = bucket.Metadata{Owner: anyText(random), Degraded: anyText(random), Reason: anyText(random)}
 		}
-		message := limits.AppendResults(nil, []limits.Result{r, r})
+		message := wire.AppendResults(nil, []bucket.Result{r, r})
 
 		var client struct {
 			Results []resultJSON `json:"rate_limits"`
@@ -755,7 +725,7 @@ func TestResultsRoundTrip(t *testing.T) {
 		equal := func(p *int64, want int64) bool { return p != nil && *p == want }
 		ok := c.Status == r.Status.String() && c.Metadata["owner"] == r.Metadata.Owner &&
 			c.Metadata["degraded"] == r.Metadata.Degraded && c.Metadata["reason"] == r.Metadata.Reason
-		if r.Status == limits.StatusError {
+		if r.Status == bucket.StatusError {
 			ok = ok && c.Error != nil && *c.Error == r.Error && c.Limit == nil && c.Remaining == nil && c.ResetTime == nil && c.RetryAfter == nil
 		} else {
 			ok = ok && c.Error == nil && equal(c.Limit, r.Limit) && equal(c.Remaining, r.Remaining) && equal(c.ResetTime, r.ResetTime) &&
@@ -765,7 +735,7 @@ func TestResultsRoundTrip(t *testing.T) {
 			t.Fatalf("%+v became %s", r, message)
 		}
 
-		peer, err := limits.ReadPeerResults(nil, message)
+		peer, err := wire.ReadPeerResults(nil, message)
 		if err != nil || len(peer) != 2 || peer[0] != r || peer[1] != r {
 			t.Fatalf("%+v became %s, and that %+v, %v", r, message, peer, err)
 		}
@@ -782,7 +752,7 @@ func TestAppendResultsWithOddText(t *testing.T) {
 		"</script>":        "</script>",
 		"\u2028\u2029":     "\u2028\u2029",
 	} {
-		message := limits.AppendResults(nil, []limits.Result{{Error: text, Metadata: limits.Metadata{Owner: text}}})
+		message := wire.AppendResults(nil, []bucket.Result{{Error: text, Metadata: bucket.Metadata{Owner: text}}})
 		var client struct {
 			Results []resultJSON `json:"rate_limits"`
 		}
@@ -797,11 +767,11 @@ func TestAppendResultsWithOddText(t *testing.T) {
 }
 
 func TestReadPeerResults(t *testing.T) {
-	got, err := limits.ReadPeerResults([]limits.Result{{Limit: 7}}, []byte(`{"x":[],"rate_limits":[
+	got, err := wire.ReadPeerResults([]bucket.Result{{Limit: 7}}, []byte(`{"x":[],"rate_limits":[
 		{"metadata":{"reason":"r","owner":"o","x":{}},"retry_after":3,"reset_time":2,"remaining":1,"limit":9,"status":"OVER_LIMIT","x":1},
 		{"status":"ERROR","error":"e"},{}]}`))
-	want := []limits.Result{{Limit: 7},
-		{Status: limits.StatusOverLimit, Limit: 9, Remaining: 1, ResetTime: 2, RetryAfter: 3, Metadata: limits.Metadata{Owner: "o", Reason: "r"}},
+	want := []bucket.Result{{Limit: 7},
+		{Status: bucket.StatusOverLimit, Limit: 9, Remaining: 1, ResetTime: 2, RetryAfter: 3, Metadata: bucket.Metadata{Owner: "o", Reason: "r"}},
 		{Error: "e"}, {}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -825,13 +795,13 @@ func TestReadPeerResults(t *testing.T) {
 		result(`"metadata":{"owner":1}`):      "rate_limits[0].metadata.owner: a number",
 		result(``) + result(``):               "after the message",
 	} {
-		if got, err := limits.ReadPeerResults(nil, []byte(message)); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := wire.ReadPeerResults(nil, []byte(message)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v, want %s", message, got, err, want)
 		}
 	}
-	whole := limits.AppendResults(nil, want)
+	whole := wire.AppendResults(nil, want)
 	for size := range len(whole) - 1 { // the last byte is a line's end
-		if got, err := limits.ReadPeerResults(nil, whole[:size]); err == nil {
+		if got, err := wire.ReadPeerResults(nil, whole[:size]); err == nil {
 			t.Errorf("%d of %d bytes were read as %+v", size, len(whole), got)
 		}
 	}
@@ -842,18 +812,18 @@ func FuzzReadPeerResults(f *testing.F) {
 	f.Add([]byte(`{"rate_limits":[{"status":"OK","limit":1,"remaining":1,"reset_time":1,"metadata":{"owner":"o"}},{"error":"e"}]}`))
 	f.Add([]byte(`{"rate_limits":[{"status":"OVER_LIMIT","retry_after":-1,"x":[{}]}],"y":1}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
-		first, err := limits.ReadPeerResults(nil, message)
+		first, err := wire.ReadPeerResults(nil, message)
 		if err != nil {
 			return
 		}
 		for i := range first {
-			if r := &first[i]; r.Status == limits.StatusError {
-				*r = limits.Result{Error: r.Error, Metadata: r.Metadata} // the rest is not passed on
+			if r := &first[i]; r.Status == bucket.StatusError {
+				*r = bucket.Result{Error: r.Error, Metadata: r.Metadata} // the rest is not passed on
 			} else {
 				r.Error, r.RetryAfter = "", max(0, r.RetryAfter)
 			}
 		}
-		second, err := limits.ReadPeerResults(nil, limits.AppendResults(nil, first))
+		second, err := wire.ReadPeerResults(nil, wire.AppendResults(nil, first))
 		if err != nil || fmt.Sprint(first) != fmt.Sprint(second) {
 			t.Errorf("%q\nfirst  %+v\nsecond %+v, %v", message, first, second, err)
 		}

@@ -1,12 +1,12 @@
-package limits
+package bucket
 
 import "math"
 
 // LEAKY_BUCKET: used is the level at stamp in 1/duration of a hit (duration in ns), so that one nanosecond leaks exactly
 // limit of these parts and nothing is ever rounded away.
 
-// leakyAt gives the level at now: leaked at the old rate, then measured in parts of q's duration, rounded up.
-func (s *State) leakyAt(start int64, q *query, now int64) u128 {
+// leakyAt returns the level at now: leaked at the old rate, then measured in parts of q's duration, rounded up.
+func (s *State) leakyAt(start int64, q *Query, now int64) u128 {
 	level := s.used.less0(mul(s.limit, uint64(now-start)))
 	if s.duration == q.duration {
 		return level
@@ -15,10 +15,10 @@ func (s *State) leakyAt(start int64, q *query, now int64) u128 {
 	return mul(hits.uint64(), uint64(q.duration)).add(mul(parts, uint64(q.duration)).divUp(uint64(s.duration)))
 }
 
-// leakyUsed gives the level in hits, rounded up: a hit that has leaked in part leaves no room for a whole one.
+// leakyUsed returns the level in hits, rounded up: a hit that has leaked in part leaves no room for a whole one.
 func (s *State) leakyUsed() u128 { return s.used.divUp(uint64(s.duration)) }
 
-// leakyUntil gives the nanoseconds in which parts leak, rounded up.
+// leakyUntil returns the nanoseconds in which parts leak, rounded up.
 func (s *State) leakyUntil(parts u128) u128 {
 	if s.limit == 0 {
 		return u128{math.MaxUint64, math.MaxUint64}

@@ -1,9 +1,11 @@
-package limits
+package wire
+
+import "weir/limits/bucket"
 
 // What the members of messages mean to a scanner. json.go says it for all of JSON.
 
 // quickRequests reads a message of requests, if it has the plain form; else dst is as it was.
-func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
+func quickRequests(dst []bucket.Request, message []byte) (_ []bucket.Request, ok bool) {
 	s, items := newScanner(message), len(dst)
 	s.openItems()
 	for n := 0; s.more(']', n); n++ {
@@ -11,7 +13,7 @@ func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
 			s.fail()
 			break
 		}
-		dst = append(dst, Request{})
+		dst = append(dst, bucket.Request{})
 		s.request(&dst[len(dst)-1])
 	}
 	if !s.closeItems() {
@@ -22,7 +24,7 @@ func quickRequests(dst []Request, message []byte) (_ []Request, ok bool) {
 }
 
 // quickResults does that for results.
-func quickResults(dst []Result, message []byte) (_ []Result, ok bool) {
+func quickResults(dst []bucket.Result, message []byte) (_ []bucket.Result, ok bool) {
 	s, items := newScanner(message), len(dst)
 	s.openItems()
 	for n := 0; s.more(']', n); n++ {
@@ -30,7 +32,7 @@ func quickResults(dst []Result, message []byte) (_ []Result, ok bool) {
 			s.fail()
 			break
 		}
-		dst = append(dst, Result{})
+		dst = append(dst, bucket.Result{})
 		s.result(&dst[len(dst)-1])
 	}
 	if !s.closeItems() {
@@ -63,7 +65,7 @@ func (s *scanner) once(seen *fields, field int) {
 	*seen |= 1 << field
 }
 
-func (s *scanner) request(r *Request) {
+func (s *scanner) request(r *bucket.Request) {
 	r.Hits, r.Limit, r.Duration = 1, absent, absent
 	s.eat('{')
 	var seen fields
@@ -102,14 +104,14 @@ func (s *scanner) request(r *Request) {
 	}
 }
 
-func (s *scanner) algorithm() Algorithm {
+func (s *scanner) algorithm() bucket.Algorithm {
 	if s.peek() == '"' {
 		return algorithmOf(s.text())
 	}
 	return algorithmOfNumber(s.integer())
 }
 
-func (s *scanner) behavior() (b Behavior) {
+func (s *scanner) behavior() (b bucket.Behavior) {
 	switch s.peek() {
 	case '"':
 		return flagOf(s.text())
@@ -123,7 +125,7 @@ func (s *scanner) behavior() (b Behavior) {
 	return behaviorOfNumber(s.integer())
 }
 
-func (s *scanner) result(r *Result) {
+func (s *scanner) result(r *bucket.Result) {
 	s.eat('{')
 	var seen fields
 	for n := 0; s.more('}', n); n++ {
@@ -154,7 +156,7 @@ func (s *scanner) result(r *Result) {
 			s.metadata(&r.Metadata)
 		case "state":
 			s.once(&seen, 7)
-			r.State = new(Snapshot)
+			r.State = new(bucket.Snapshot)
 			s.snapshot(r.State)
 		default:
 			s.fail()
@@ -162,7 +164,7 @@ func (s *scanner) result(r *Result) {
 	}
 }
 
-func (s *scanner) metadata(m *Metadata) {
+func (s *scanner) metadata(m *bucket.Metadata) {
 	s.eat('{')
 	var seen fields
 	for n := 0; s.more('}', n); n++ {
@@ -185,7 +187,7 @@ func (s *scanner) metadata(m *Metadata) {
 	}
 }
 
-func (s *scanner) snapshot(n *Snapshot) {
+func (s *scanner) snapshot(n *bucket.Snapshot) {
 	s.eat('{')
 	var seen fields
 	for i := 0; s.more('}', i); i++ {
@@ -196,7 +198,7 @@ func (s *scanner) snapshot(n *Snapshot) {
 }
 
 // snapshotMember reads a member of a snapshot, unless that has none of such a name.
-func (s *scanner) snapshotMember(name string, n *Snapshot, seen *fields) bool {
+func (s *scanner) snapshotMember(name string, n *bucket.Snapshot, seen *fields) bool {
 	switch name {
 	case "start":
 		s.once(seen, 0)

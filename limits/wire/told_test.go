@@ -1,4 +1,4 @@
-package limits
+package wire
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json"
+
+	"weir/limits/bucket"
 )
 
 // told reads a message as Unmarshal does and as the library does, which must be the same.
@@ -34,14 +36,16 @@ func told[Message any](t *testing.T, text []byte) (message Message, ok bool) {
 func anyReport(random *rand.Rand, name string) *Report {
 	number := func() int64 { return random.Int64() >> random.IntN(64) }
 	some := func() int64 { return number() * random.Int64N(2) }
-	r := &Report{Start: number(), Seq: number(), Debts: []Owed{}}
+	r := &Report{Start: number(), Seq: number(), Debts: []Debt{}}
 	for range random.IntN(4) {
-		r.Debts = append(r.Debts, Owed{Name: "n", UniqueKey: fmt.Sprint("k", number()), Algorithm: Algorithm(random.IntN(256)), Limit: number(),
-			Duration: number(), Age: number(), Hits: number(), Previous: some(), Start: some(), Epoch: some(), Copy: random.IntN(2) == 0})
+		r.Debts = append(r.Debts, Debt{Name: "n", UniqueKey: fmt.Sprint("k", number()),
+			DebtSnapshot: bucket.DebtSnapshot{Algorithm: bucket.Algorithm(random.IntN(256)), Limit: number(),
+				Duration: number(), Age: number(), Hits: number(), Previous: some()},
+			Start: some(), Epoch: some(), Copy: random.IntN(2) == 0})
 	}
 	for range random.IntN(4) {
-		r.States = append(r.States, Named{Name: name, UniqueKey: fmt.Sprint("k", number()), Take: some(), Snapshot: Snapshot{
-			Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(), Algorithm: Algorithm(random.IntN(256)),
+		r.States = append(r.States, KeyedState{Name: name, UniqueKey: fmt.Sprint("k", number()), Take: some(), Snapshot: bucket.Snapshot{
+			Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(), Algorithm: bucket.Algorithm(random.IntN(256)),
 			Limit: number(), Duration: number(), Age: number(), Used: number(), Rest: -number()}})
 	}
 	if random.IntN(3) == 0 {
@@ -64,8 +68,8 @@ func TestToldRoundTrips(t *testing.T) {
 			t.Fatalf("%s\nread %+v\nwant %+v", text, got, want)
 		}
 		if len(want.States) > 0 {
-			text, _ = AppendMessage(nil, &States{want.States})
-			if got, ok := told[States](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
+			text, _ = AppendMessage(nil, &StateUpdate{want.States})
+			if got, ok := told[StateUpdate](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
 				t.Fatalf("%s\nread %+v", text, got)
 			}
 		}
@@ -102,7 +106,7 @@ func FuzzUnmarshal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		told[Report](t, text)
-		told[States](t, text)
-		told[Names](t, text)
+		told[StateUpdate](t, text)
+		told[TakeRequest](t, text)
 	})
 }

@@ -1,10 +1,10 @@
-package limits
+package bucket
 
 // SLIDING_WINDOW: used.lo is the hits of the window that started at stamp, used.hi those of the window before it.
 
-// slidingAt gives both counts at now and the start of the window now is in: first moved on by the old duration, then
+// slidingAt returns both counts at now and the start of the window now is in: first moved on by the old duration, then
 // re-dated by q's.
-func (s *State) slidingAt(start int64, q *query, now int64) (used u128, from int64) {
+func (s *State) slidingAt(start int64, q *Query, now int64) (used u128, from int64) {
 	used, start = slide(s.used, start, s.duration, now)
 	if q.duration != s.duration {
 		used, start = slide(used, start, q.duration, now)
@@ -27,18 +27,18 @@ func slide(used u128, start, duration, now int64) (u128, int64) {
 	}
 }
 
-// slidingLoad gives the estimate at now in 1/duration of a hit: this window, and of the previous one the part that a
+// slidingLoad returns the estimate at now in 1/duration of a hit: this window, and of the previous one the part that a
 // window ending now still overlaps.
 func (s *State) slidingLoad(now int64) u128 {
 	overlap := uint64(s.stamp + s.duration - now)
 	return mul(s.used.lo, uint64(s.duration)).add(mul(s.used.hi, overlap))
 }
 
-// slidingUsed gives the estimate in hits, rounded up.
+// slidingUsed returns the estimate in hits, rounded up.
 func (s *State) slidingUsed(now int64) u128 { return s.slidingLoad(now).divUp(uint64(s.duration)) }
 
-// slidingGive returns hits to this window first, the rest to the previous one.
-func (s *State) slidingGive(n uint64) {
+// slidingGiveBack returns hits to this window first, the rest to the previous one.
+func (s *State) slidingGiveBack(n uint64) {
 	current := min(n, s.used.lo)
 	s.used.lo -= current
 	s.used.hi -= min(n-current, s.used.hi)
@@ -55,8 +55,8 @@ func (s *State) slidingUntilWhole(now int64) u128 {
 
 // slidingUntilFits finds when the estimate has fallen to limit - hits. It falls linearly to the end of this window, as the
 // previous one loses its weight, and then to the end of the next, as this one does.
-func (s *State) slidingUntilFits(hits uint64, q *query, now int64) u128 {
-	room := q.limit - hits
+func (s *State) slidingUntilFits(hits uint64, q *Query, now int64) u128 {
+	room := uint64(q.Limit) - hits
 	end, falling, rest := s.stamp+s.duration, s.used.hi, room
 	if s.used.lo > room {
 		end, falling = end+s.duration, s.used.lo

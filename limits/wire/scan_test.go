@@ -1,4 +1,4 @@
-package limits
+package wire
 
 import (
 	"reflect"
@@ -89,7 +89,7 @@ func FuzzScanner(f *testing.F) {
 			return
 		}
 		for i := range requests { // an unknown algorithm or flag has no form to be written in
-			if requests[i].Algorithm >= algorithms || requests[i].Behavior&^knownBehaviors != 0 {
+			if requests[i].Algorithm > lastAlgorithm || requests[i].Behavior&^knownBehaviors != 0 {
 				return
 			}
 		}
