@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"weir/global"
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // A cluster is some nodes in this process, over real sockets, that have one clock, and wires between them that a test can
@@ -31,7 +32,7 @@ type cluster struct {
 }
 
 // A setting changes the options of one of a cluster's nodes.
-type setting func(i int, p *peers.Options, s *server.Options)
+type setting func(i int, m *member.Options, s *server.Options)
 
 // startCluster starts n nodes that know each other from the start.
 func startCluster(t *testing.T, n int, settings ...setting) *cluster {
@@ -60,7 +61,7 @@ func (c *cluster) letGo(t *testing.T) {
 	// run last in, first out.)
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
-			n.peers.Close()
+			n.member.Close()
 		}
 	})
 }
@@ -85,17 +86,29 @@ func (c *cluster) again(t *testing.T, was *node, settings ...setting) *node {
 
 func (c *cluster) serve(t *testing.T, ln net.Listener, settings ...setting) *node {
 	t.Helper()
-	name := ln.Addr().String()
-	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
-		return &wire{c.wires, name, to, real}
-	}}
-	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), Owner: name, PeerTimeout: time.Minute}
-	for _, set := range settings {
-		set(len(c.nodes), &po, &so)
+	m, s := c.options(len(c.nodes), ln.Addr().String(), settings)
+	n := serve(t, ln, m, s)
+	n.clock = c.clock
+	return n
+}
+
+// options are those of a node at a place in the list, which knows no other one yet.
+func (c *cluster) options(i int, name string, settings []setting) (m member.Options, s server.Options) {
+	m.CacheSize = 10_000
+	m.Cluster = &member.Cluster{GlobalSlack: 0.01, GlobalSize: cmp.Or(c.room, 100_000)}
+	if c.air == nil {
+		m.Now, m.Cluster.Timeout = c.clock.Now, time.Minute
 	}
-	so.Peers = peers.New(po)
-	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
-	return serve(t, ln, &node{clock: c.clock}, so)
+	m.Cluster.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
+		if c.air != nil {
+			real = c.air
+		}
+		return &wire{c.wires, name, to, real}
+	}
+	for _, set := range settings {
+		set(i, &m, &s)
+	}
+	return m, s
 }
 
 // tellAll gives all nodes the list of all nodes.

@@ -16,6 +16,7 @@ import (
 	"weir/limits"
 	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // timed sends one item, and says how long that took.
@@ -329,9 +330,9 @@ func TestOwnerRestarts(t *testing.T) {
 				<-time.After(50 * time.Millisecond)
 			}
 			stop()
-			owner.peers.Close()
+			owner.member.Close()
 			i := c.indexOf(owner)
-			c.nodes[i] = c.newInAir(i)
+			c.nodes[i] = c.newInAir(t, i)
 			c.nodes[i].peers.Update(owner.name, c.members())
 			c.heal(t)
 			used := lookAt(t, c.nodes[i], "k")
@@ -557,9 +558,9 @@ func (l liar) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestLyingAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lie := ""
-		c := startAir(t, 3, func(i int, p *peers.Options, _ *server.Options) {
-			transport := p.Transport
-			p.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
+		c := startAir(t, 3, func(i int, m *member.Options, _ *server.Options) {
+			transport := m.Cluster.Transport
+			m.Cluster.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
 				if i == 0 && to == "b:1" {
 					return liar{transport(to, real), func() string { return lie }}
 				}
@@ -595,8 +596,8 @@ func TestLyingAnswer(t *testing.T) {
 // TestReportsAreGuarded calls as a peer without the secret.
 func TestReportsAreGuarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startAir(t, 2, func(_ int, p *peers.Options, s *server.Options) {
-			p.Secret, s.PeerSecrets = "correct-horse", []string{"correct-horse"}
+		c := startAir(t, 2, func(_ int, m *member.Options, s *server.Options) {
+			m.Cluster.Secret, s.PeerSecrets = "correct-horse", []string{"correct-horse"}
 		})
 		owner, other := c.owner("k")
 		report := `{"start":77,"seq":1,"debts":[{"name":"test","unique_key":"k","limit":10,"duration":60000000000,"hits":5}]}`
@@ -705,7 +706,7 @@ func TestGlobalWithoutCopies(t *testing.T) {
 					t.Errorf("item %d waited for %v", i, took)
 				}
 				want := "OK"
-				if policy == server.PolicyClosed && r.Metadata["degraded"] != "owner_out" {
+				if policy == member.PolicyClosed && r.Metadata["degraded"] != "owner_out" {
 					want = "OVER_LIMIT"
 				}
 				if r.Status != want || !slices.Contains(degradedWords, r.Metadata["degraded"]) {
@@ -725,8 +726,8 @@ func TestClockOfTheOwnerSteps(t *testing.T) {
 			t.Run(fmt.Sprint(algorithm, by), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					steps := make([]time.Duration, 2)
-					c := startAir(t, 2, func(i int, _ *peers.Options, s *server.Options) {
-						s.Limiter = limits.New(1000, func() time.Time { return time.Now().Add(steps[i]) })
+					c := startAir(t, 2, func(i int, m *member.Options, _ *server.Options) {
+						m.CacheSize, m.Now = 1000, func() time.Time { return time.Now().Add(steps[i]) }
 					})
 					owner, other := c.owner("k")
 					members := terms{"limit", 2000, "behavior", "GLOBAL", "algorithm", algorithm}

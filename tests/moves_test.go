@@ -239,7 +239,7 @@ func TestKilled(t *testing.T) {
 	dies, other := c.nodes[0], c.nodes[1]
 	keys := c.keysOf(dies, 5)
 	other.use(t, keys, 3)
-	dies.stop()
+	dies.kill()
 	other.use(t, keys, 2) // here, and owed
 	c.nodes[0] = c.again(t, dies)
 	c.nodes[0].peers.Update(dies.name, c.members())
@@ -572,5 +572,5 @@ func TestTakesBackWhatItHandsOver(t *testing.T) {
 func (n *node) looksAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
-	n.global.Run(ctx)
+	n.member.Run(ctx)
 }
