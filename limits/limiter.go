@@ -126,7 +126,7 @@ func (l *Limiter) decide(id []byte, q *bucket.Query, m *moment, result *Result) 
 // OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A limit that
 // has become whole, or has been forgotten to make room, is a [Snapshot] without Used and Rest. It must be set before the
 // Limiter is used. f is called under a lock, so it must be quick and must not use the Limiter.
-func (l *Limiter) OnChange(f func(wire.KeyedState)) {
+func (l *Limiter) OnChange(f func(KeyedState)) {
 	for i := range l.shards {
 		l.shards[i].changed = f
 	}

@@ -20,13 +20,19 @@
 // [Limiter.Take] and [Limiter.Put] for limits that move between nodes.
 package limits
 
-import "weir/limits/bucket"
+import (
+	"weir/limits/bucket"
+	"weir/limits/wire"
+)
 
 // A Request asks to take hits from a limit, and a Result answers it.
 type (
 	Request = bucket.Request
 	Result  = bucket.Result
 )
+
+// A KeyedState is what [Limiter.OnChange] tells: the state of a limit and its name.
+type KeyedState = wire.KeyedState
 
 // An Algorithm selects how hits are counted.
 type Algorithm = bucket.Algorithm

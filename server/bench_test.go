@@ -7,13 +7,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
-	"weir/limits"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // A sink is a ResponseWriter that costs nothing.
@@ -39,7 +38,8 @@ func BenchmarkHandler(b *testing.B) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Write(body[:130*items])
 		})
-		weir := server.New(server.Options{Limiter: limits.New(100_000, time.Now), Owner: "10.0.0.3:8080", Log: zerolog.Nop()})
+		node := alone(b, member.Options{Advertise: "10.0.0.3:8080", CacheSize: 100_000})
+		weir := server.New(server.Options{Node: node, Log: zerolog.Nop()})
 		for name, handler := range map[string]http.Handler{"floor": floor, "weir": weir.Handler()} {
 			b.Run(fmt.Sprintf("%s/%d", name, items), func(b *testing.B) {
 				reader := bytes.NewReader(body)

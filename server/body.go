@@ -18,7 +18,7 @@ const (
 )
 
 var (
-	// errBusy says that there is no room for one more large body.
+	// errBusy is for a body that is one too many.
 	errBusy     = errors.New("too many large requests at a time; send again in a moment, or fewer items at a time")
 	errTooLarge = errors.New("the body is too large")
 )
@@ -27,8 +27,8 @@ var (
 // to do.
 var usedBodies sync.Pool
 
-// readBody reads the whole body into x, or answers why it can't and gives false.
-func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64, room *room) bool {
+// readBody reads the whole body into x, or answers why it can't and returns false.
+func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, most int64, budget *memoryBudget) bool {
 	if encoding := r.Header["Content-Encoding"]; len(encoding) > 0 && encoding[0] != "" && encoding[0] != "identity" {
 		w.Header().Set("Accept-Encoding", "identity")
 		s.fail(w, r, http.StatusUnsupportedMediaType, "encoding", "send the body as it is, without Content-Encoding")
@@ -38,7 +38,7 @@ func (s *Server) readBody(x *exchange, w http.ResponseWriter, r *http.Request, m
 		s.failTooLarge(w, r, most)
 		return false
 	}
-	err := x.readBodyFrom(r.Body, int(r.ContentLength), int(most), room)
+	err := x.readBodyFrom(r.Body, int(r.ContentLength), int(most), budget)
 	switch {
 	case err == nil:
 		return true
@@ -74,12 +74,12 @@ func (s *Server) failTooLarge(w http.ResponseWriter, r *http.Request, most int64
 		"the body is larger than "+strconv.FormatInt(most>>20, 10)+" MiB; send fewer items at a time")
 }
 
-// readBodyFrom reads all of r into x, whose memory it enlarges only as long as there is room for it. The size to expect is a
+// readBodyFrom reads all of r into x, whose memory it enlarges as far as the budget allows. The size to expect is a
 // hint, which is followed once the first part has really come.
-func (x *exchange) readBodyFrom(r io.Reader, expect, most int, room *room) error {
+func (x *exchange) readBodyFrom(r io.Reader, expect, most int, budget *memoryBudget) error {
 	x.body = x.body[:0]
 	for {
-		if len(x.body) == cap(x.body) && !x.enlarge(expect, room) {
+		if len(x.body) == cap(x.body) && !x.enlarge(expect, budget) {
 			return errBusy
 		}
 		n, err := r.Read(x.body[len(x.body):cap(x.body)])
@@ -95,8 +95,8 @@ func (x *exchange) readBodyFrom(r io.Reader, expect, most int, room *room) error
 	}
 }
 
-// enlarge makes the memory for the body larger. It is false if there is no room for that.
-func (x *exchange) enlarge(expect int, room *room) bool {
+// enlarge makes the memory for the body larger. It returns false if the budget does not allow that.
+func (x *exchange) enlarge(expect int, budget *memoryBudget) bool {
 	size := max(4<<10, 2*cap(x.body))
 	if expect >= cap(x.body) {
 		size = expect + 1 // one more, to read the end into
@@ -109,7 +109,7 @@ func (x *exchange) enlarge(expect int, room *room) bool {
 		return true
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
-	if !x.take(room, int64(size)) {
+	if !x.reserve(budget, int64(size)) {
 		return false
 	}
 	large := x.large
@@ -130,18 +130,18 @@ func freeBody(large []byte) {
 	}
 }
 
-// A room is memory that large bodies share, with what is made of them.
-type room struct{ used atomic.Int64 }
+// A memoryBudget is the memory that large bodies share, with what is made of them.
+type memoryBudget struct{ used atomic.Int64 }
 
-// take has x hold size times three of the room: for the body, its items and the answer.
-func (x *exchange) take(r *room, size int64) bool {
+// reserve has x hold three times size of the budget: for the body, its items and the answer. It reports whether there is as much.
+func (x *exchange) reserve(b *memoryBudget, size int64) bool {
 	more := 3*size - x.held
 	x.held += more
-	x.room = r
-	return r.used.Add(more) <= largeBodies
+	x.budget = b
+	return b.used.Add(more) <= largeBodies
 }
 
-// jsonType is the one Content-Type of answers. It is shared by all of them: nobody changes it.
+// jsonType is the one Content-Type of answers. It is shared by all of them, and never changed.
 var jsonType = []string{"application/json"}
 
 // lengthIsKnown is the size up to which net/http buffers an answer, and so tells the length itself.

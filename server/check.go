@@ -2,11 +2,11 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"weir/limits"
-	"weir/limits/bucket"
 	"weir/limits/wire"
 )
 
@@ -16,16 +16,19 @@ type exchange struct {
 	large    []byte // what body is part of if it is large; lent
 	requests []limits.Request
 	results  []limits.Result
-	groups   []group      // of items for peers
-	owners   []ownerSeen  // of items, with what was found of them
-	query    bucket.Query // of one item at a time
+	answer   []byte
 
-	room   *room // of which held is taken
+	budget *memoryBudget // of which held is taken
 	held   int64
-	answer []byte
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// makeResults makes room for a result for each request.
+func (x *exchange) makeResults() []limits.Result {
+	x.results = slices.Grow(x.results[:0], len(x.requests))[:len(x.requests)]
+	return x.results
+}
 
 // release gives x back. The requests hold strings of the caller's, which are not to be kept alive.
 func (x *exchange) release() {
@@ -35,10 +38,8 @@ func (x *exchange) release() {
 	}
 	clear(x.requests)
 	clear(x.results)
-	clear(x.groups)
-	clear(x.owners)
 	if x.held > 0 {
-		x.room.used.Add(-x.held)
+		x.budget.used.Add(-x.held)
 		x.held = 0
 	}
 	exchanges.Put(x)
@@ -54,7 +55,7 @@ func (s *Server) handleCheck(w http.ResponseWriter, r *http.Request) {
 	}
 	x := exchanges.Get().(*exchange)
 	defer x.release()
-	if !s.readBody(x, w, r, maxBody, &s.room) {
+	if !s.readBody(x, w, r, maxBody, &s.budget) {
 		return
 	}
 	var err error
@@ -62,9 +63,9 @@ func (s *Server) handleCheck(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusBadRequest, "unreadable", err.Error())
 		return
 	}
-	s.decide(r.Context(), x)
+	s.node.CheckAll(r.Context(), x.requests, x.makeResults())
 	x.answer = wire.AppendResults(x.answer[:0], x.results)
-	s.metrics.count(x.requests, x.results)
+	s.metrics.items.Update(float64(len(x.results)))
 	writeJSON(w, http.StatusOK, x.answer)
 	s.metrics.duration.Update(time.Since(start).Seconds())
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"weir/limits"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // parseMetrics reads the Prometheus text format, strictly, and gives the values by series. Labels are sorted.
@@ -357,7 +357,7 @@ func TestStateMetrics(t *testing.T) {
 	t.Parallel()
 	const size = 4
 	clock := newClock()
-	n := start(t, func(o *server.Options) { o.Limiter = limits.New(size, clock.Now) })
+	n := start(t, func(m *member.Options, _ *server.Options) { m.CacheSize, m.Now = size, clock.Now })
 	c := newClient(t, 1)
 	fill := func(prefix, limit string, keys int) {
 		for i := range keys {
@@ -418,7 +418,7 @@ func TestMetricsHideRequests(t *testing.T) {
 func TestMetricsOfTheProcess(t *testing.T) {
 	t.Parallel()
 	odd := "1.2.3 \"beta\" \\ é\n"
-	n, c := start(t, func(o *server.Options) { o.Version = odd }), newClient(t, 1)
+	n, c := start(t, func(_ *member.Options, o *server.Options) { o.Version = odd }), newClient(t, 1)
 	got := n.metrics(t, c)
 	info := ""
 	for key, value := range got {

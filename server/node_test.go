@@ -22,6 +22,7 @@ import (
 
 	"weir/limits"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // patience is where waiting for something that should have happened long ago ends. It is no promise of the server's.
@@ -121,8 +122,11 @@ type node struct {
 	served  chan error // what Serve gave
 }
 
-// start starts a node that lives as long as the test. Each change is made to its options first.
-func start(t *testing.T, changes ...func(*server.Options)) *node {
+// A change is made to the options of a node before it starts.
+type change func(*member.Options, *server.Options)
+
+// start starts a node that lives as long as the test.
+func start(t *testing.T, changes ...change) *node {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,23 +134,17 @@ func start(t *testing.T, changes ...func(*server.Options)) *node {
 	}
 	n := &node{addr: ln.Addr().String(), log: newLines(), served: make(chan error, 1)}
 	n.url = "http://" + n.addr
-	o := server.Options{
-		Limiter: limits.New(10_000, newClock().Now),
-		Owner:   "node",
-		Log:     zerolog.New(n.log).Level(zerolog.InfoLevel),
-		Version: "1.2.3",
-	}
+	m := member.Options{Advertise: "node", CacheSize: 10_000, Now: newClock().Now}
+	o := server.Options{Log: zerolog.New(n.log).Level(zerolog.InfoLevel), Version: "1.2.3"}
 	for _, change := range changes {
-		change(&o)
+		change(&m, &o)
 	}
-	n.limiter = o.Limiter
+	o.Node = alone(t, m)
+	n.limiter = o.Node.Limiter()
 	n.server = server.New(o)
 	go func() { n.served <- n.server.Serve(ln) }()
 	t.Cleanup(func() {
-		// Nobody needs an answer any more, so don't wait for connections that are left.
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		n.server.Shutdown(ctx)
+		n.server.Stop(0, 0, nil) // no answer is needed any more, so don't wait for connections that are left
 		if err := <-n.served; err != nil {
 			t.Error("Serve:", err)
 		}
@@ -154,8 +152,18 @@ func start(t *testing.T, changes ...func(*server.Options)) *node {
 	return n
 }
 
+// alone makes a node without peers.
+func alone(t testing.TB, o member.Options) *member.Node {
+	t.Helper()
+	n, err := member.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // debug lets the node log everything.
-func debug(o *server.Options) { o.Log = o.Log.Level(zerolog.DebugLevel) }
+func debug(_ *member.Options, o *server.Options) { o.Log = o.Log.Level(zerolog.DebugLevel) }
 
 // newClient makes a client that speaks one version of HTTP and nothing else.
 func newClient(t *testing.T, major int) *http.Client {

@@ -1,8 +1,8 @@
-// Package server is weir's HTTP API. It reads requests, has them decided, and writes the answers; what it decides with
-// belongs to package limits.
+// Package server is the doors of a node: its HTTP API for clients and for peers. It reads requests, keeps them within bounds, has
+// the node decide on them, and writes the answers.
 //
-// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it, and
-// writes one answer. In between, decide has each item counted here or by the peer that owns it; the switch is in route.
+// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it, has
+// [node.Node.CheckAll] decide, and writes one answer.
 package server
 
 import (
@@ -13,6 +13,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,65 +22,51 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
-	"weir/global"
-	"weir/limits"
 	"weir/limits/wire"
-	"weir/peers"
+	"weir/server/node"
 )
 
-// Options says what a [Server] works with. Zero values of all but Limiter and Owner are useful.
+// Options says what a [Server] works with. Zero values of all but Node are useful.
 type Options struct {
-	Limiter *limits.Limiter // decides
-	Owner   string          // how this node is called in the answers' metadata
-	Log     zerolog.Logger  // the zero Logger discards
-	Version string          // for weir_build_info
+	Node    *node.Node     // decides
+	Log     zerolog.Logger // the zero Logger discards
+	Version string         // for weir_build_info
 
-	Peers       *peers.Set     // the cluster; nil for a single node
-	Global      *global.Syncer // keeps counts that are taken elsewhere; needed with Peers
-	PeerTimeout time.Duration  // how long an item may wait for another node; 0 means 500 ms
-	PeerSecrets []string       // any of which peers must send; none: they need not, unless TLS has an authority
-	Policy      Policy         // what is answered while nobody can count; "" means PolicyLocal
-	TLS         *TLS           // nil serves without
+	PeerSecrets []string // any of which peers must send; none: they need not, unless TLS has an authority
+	TLS         *TLS     // nil serves without
 
 	MaxConns    int           // connections at a time, and requests; 64 more are for health checks and peers; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
 }
 
-// A Server is one node's HTTP API. It is safe for concurrent use.
+// A Server is the doors of one node: its HTTP API for clients and peers. It is safe for concurrent use.
 type Server struct {
-	limiter  *limits.Limiter
-	owner    string
-	log      zerolog.Logger
-	failures zerolog.Logger // log, thinned out: whoever sends rubbish must not fill a disk
-	loud     zerolog.Logger // log, for what must be seen, but not a thousand times a second
-	metrics  *metrics
-	http     *http.Server
-	draining atomic.Bool
-	tls      bool
+	node         *node.Node
+	log          zerolog.Logger
+	failures     zerolog.Logger // log, thinned out: rubbish that is sent must not fill a disk
+	throttledLog zerolog.Logger // log, for what must be seen, but not a thousand times a second
+	metrics      *metrics
+	http         *http.Server
+	draining     atomic.Bool
 
-	checks   atomic.Int64 // clients' requests now
-	maxConns int64        // at most, and connections
-	room     room         // for clients' large bodies
-	peerRoom room         // for peers', which clients must not take away
+	checks     atomic.Int64 // clients' requests now
+	maxConns   int64        // at most, and connections
+	budget     memoryBudget // for clients' large bodies
+	peerBudget memoryBudget // for peers', which clients must not take away
 
-	peers       *peers.Set
-	global      *global.Syncer
-	peerTimeout time.Duration
 	secrets     [][sha256.Size]byte // hashed, so that comparing them tells nothing of their lengths
-	policy      Policy
+	tls         bool
 	clientCerts bool // all but health checks need a certificate
 }
 
 // New makes a Server that listens nowhere yet.
 func New(o Options) *Server {
 	s := &Server{
-		limiter: o.Limiter, owner: o.Owner, log: o.Log,
-		peers: o.Peers, global: o.Global, peerTimeout: cmp.Or(o.PeerTimeout, 500*time.Millisecond), policy: cmp.Or(o.Policy, PolicyLocal),
-		tls: o.TLS != nil, clientCerts: o.TLS != nil && o.TLS.HasCA(),
+		node: o.Node, log: o.Log, metrics: newMetrics(o.Version),
+		failures:     o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second}),
+		throttledLog: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second}),
+		tls:          o.TLS != nil, clientCerts: o.TLS != nil && o.TLS.HasCA(),
 	}
-	s.metrics = newMetrics(o.Limiter, o.Peers, o.Global, s.policy, o.Version)
-	s.failures = o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Second})
-	s.loud = o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Second})
 	for _, secret := range o.PeerSecrets {
 		s.secrets = append(s.secrets, sha256.Sum256([]byte(secret)))
 	}
@@ -107,10 +94,10 @@ func New(o Options) *Server {
 	return s
 }
 
-// Handler gives the API for whoever has a listener of his own. It has no timeouts and does not count connections.
+// Handler returns the API for programs that have a listener of their own. It has no timeouts and does not count connections.
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
-// Serve answers on ln until Shutdown, and then gives nil.
+// Serve answers on ln until Shutdown or Stop, and then returns nil.
 func (s *Server) Serve(ln net.Listener) error {
 	serve := s.http.Serve
 	if s.tls { // not http.TLSConfig: net/http sets that itself
@@ -134,6 +121,29 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if err != nil {
 		s.http.Close()
 	}
+	return err
+}
+
+// Stop ends s and its node so that as little as possible is lost. For delay, or until something comes from hurry, all goes on:
+// /readyz says that this node takes no more work, and peers take over its limits. Then, within timeout, it hands over the rest,
+// finishes the requests that are being answered, and hands over what those have counted; what is left goes to the node's
+// snapshot. The error is that requests had to be cut off.
+func (s *Server) Stop(delay, timeout time.Duration, hurry <-chan os.Signal) error {
+	s.Drain()
+	s.node.StartLeaving()
+	select {
+	case <-time.After(delay):
+	case <-hurry:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	s.node.Leave(ctx)
+	err := s.Shutdown(ctx)
+	if err != nil {
+		s.log.Warn().Err(err).Msg("requests were cut off")
+	}
+	s.node.Leave(ctx)
+	s.node.Close()
 	return err
 }
 
@@ -180,8 +190,8 @@ func allowedMethods(r chi.Routes, path string) string {
 	}), ", ")
 }
 
-// spareConns are for those who must get through when clients have taken all other connections: who asks how this node is,
-// and peers. Others hear there that it is full.
+// spareConns are for what must get through when clients have taken all other connections: health checks and peers. Others hear
+// there that the node is full.
 const spareConns = 64
 
 // connected counts a new connection, marks it if it is a spare one, and closes it at once if those are taken, too: a quick
@@ -207,7 +217,7 @@ func (s *Server) disconnected(_ net.Conn, state http.ConnState) {
 // A spareConn marks the context of what comes over one.
 type spareConn struct{}
 
-// reserve keeps the spare connections for those whom they are for.
+// reserve keeps the spare connections for what they are for.
 func (s *Server) reserve(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(spareConn{}) != nil && !isHealthPath(r.URL.Path) && !strings.HasPrefix(r.URL.Path, "/v1/peer/") {

@@ -2,7 +2,9 @@ package server
 
 import (
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -11,8 +13,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/rs/zerolog"
-
-	"weir/peers"
 )
 
 // handleHealth says that the process lives.
@@ -20,47 +20,23 @@ func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`+"\n"))
 }
 
-// handleReady says whether this node takes work. It does not ask for other nodes: they being away is no reason to be sent
+// handleReady says whether this node takes work. It does not ask for other nodes: that they are away is no reason to be sent
 // nothing.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
-	switch nodes, known := s.place(); {
+	switch status := s.node.Status(); {
 	case s.draining.Load():
 		writeJSON(w, http.StatusServiceUnavailable, []byte(`{"status":"draining","error":"this node is about to stop"}`+"\n"))
-	case !known:
+	case !status.Ready:
 		writeJSON(w, http.StatusServiceUnavailable,
 			[]byte(`{"status":"starting","error":"this node does not know its place in the cluster yet"}`+"\n"))
 	default:
-		writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"status":"ready","nodes":%d}`+"\n", nodes))
+		writeJSON(w, http.StatusOK, fmt.Appendf(nil, `{"status":"ready","nodes":%d}`+"\n", status.Size))
 	}
-}
-
-// place gives the size of the cluster, and whether this node knows it.
-func (s *Server) place() (nodes int, known bool) {
-	if s.peers == nil {
-		return 1, true
-	}
-	view := s.peers.View()
-	if view == nil {
-		return 0, false
-	}
-	return view.Nodes(), view.Self() != ""
 }
 
 // handlePeers shows the cluster as this node sees it.
 func (s *Server) handlePeers(w http.ResponseWriter, r *http.Request) {
-	answer := struct {
-		Self      string           `json:"self"`
-		Ring      string           `json:"ring,omitzero"` // the fingerprint of the list
-		Nodes     []peers.Status   `json:"nodes"`
-		Discovery *peers.Discovery `json:"discovery,omitzero"`
-	}{Self: s.owner, Nodes: []peers.Status{}}
-	if s.peers != nil {
-		if view := s.peers.View(); view != nil {
-			answer.Self, answer.Ring, answer.Nodes = s.name(view), view.Fingerprint(), view.Status()
-		}
-		answer.Discovery = s.peers.Discovery()
-	}
-	body, err := json.Marshal(answer)
+	body, err := json.Marshal(s.node.Status())
 	if err != nil {
 		panic(err) // a struct of ours
 	}
@@ -70,6 +46,7 @@ func (s *Server) handlePeers(w http.ResponseWriter, r *http.Request) {
 // handleMetrics answers in the Prometheus text format.
 func (s *Server) handleMetrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	s.node.WriteMetrics(w)
 	s.metrics.write(w)
 }
 
@@ -115,7 +92,7 @@ func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
 	s.fail(w, r, http.StatusInternalServerError, "panic", "internal error")
 }
 
-// requestID gives the id that the caller or a proxy gave r, or a new one, which it notes in r.
+// requestID returns the id that the caller or a proxy gave r, or a new one, which it notes in r.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	if !isToken(id) {
@@ -139,10 +116,40 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// isToken says whether an id from outside may stand in a log and in a header.
+// isToken reports whether an id from outside may stand in a log and in a header.
 func isToken(id string) bool {
 	plain := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.:/+=", r)
 	}
 	return id != "" && len(id) <= 64 && strings.IndexFunc(id, func(r rune) bool { return !plain(r) }) < 0
+}
+
+// AskHealth asks the weir that listens at an address of this machine, host:port, whether it lives; nil if so. The host may be
+// empty or unspecified.
+func AskHealth(listen string, overTLS bool) error {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	// Without a proxy, which is for calls that leave this machine. The certificate is for the name that others use; what listens
+	// here is asked whether it lives, no more.
+	scheme, client := "http://", http.Client{
+		Timeout:   2 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
+	if overTLS {
+		scheme = "https://"
+	}
+	resp, err := client.Get(scheme + net.JoinHostPort(host, port) + "/healthz")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/healthz answers %s", resp.Status)
+	}
+	return nil
 }

@@ -34,7 +34,7 @@ func LoadTLS(certFile, keyFile, caFile string) (*TLS, error) {
 	return t, err
 }
 
-// load reads the files again. It gives true if they hold something new, and keeps what it has if they make no sense.
+// load reads the files again. It reports whether they hold something new, and keeps what it has if they make no sense.
 func (t *TLS) load() (bool, error) {
 	var m material
 	for i, file := range []string{t.certFile, t.keyFile, t.caFile} {
@@ -87,10 +87,10 @@ func (t *TLS) Run(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// HasCA says whether clients need a certificate.
+// HasCA reports whether clients need a certificate.
 func (t *TLS) HasCA() bool { return t.caFile != "" }
 
-// Server is the configuration for who calls this node. Certificates are asked for but not demanded: that is the handler's
+// Server is the configuration for connections to this node. Certificates are asked for but not demanded: that is the handler's
 // matter, since health checks have none.
 func (t *TLS) Server() *tls.Config {
 	return &tls.Config{

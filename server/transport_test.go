@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"weir/limits"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // impatient gives a request little time to arrive: enough for whoever sends it in one go, also on a machine that is busy
 // with other tests.
-func impatient(o *server.Options) { o.ReadTimeout = 2 * time.Second }
+func impatient(_ *member.Options, o *server.Options) { o.ReadTimeout = 2 * time.Second }
 
 // whileOthers has another client checked, again and again, until done is closed.
 func (n *node) whileOthers(t *testing.T, done <-chan struct{}, between func()) {
@@ -380,7 +380,7 @@ func TestServeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
-	s := server.New(server.Options{Limiter: limits.New(10, newClock().Now)})
+	s := server.New(server.Options{Node: alone(t, member.Options{CacheSize: 10})})
 	if err := s.Serve(ln); err == nil {
 		t.Error("no error from a closed listener")
 	}
@@ -419,7 +419,7 @@ func TestServeTwice(t *testing.T) {
 // TestBusy: MaxConns also bounds the requests, since one connection of HTTP/2 can carry many.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	n, c := start(t, func(o *server.Options) { o.MaxConns = 2 }), newClient(t, 2)
+	n, c := start(t, func(_ *member.Options, o *server.Options) { o.MaxConns = 2 }), newClient(t, 2)
 	first, second := n.slow(t, c), n.slow(t, c)
 	for range 3 {
 		got := n.check(t, c, message(item))
@@ -446,7 +446,7 @@ func TestBusy(t *testing.T) {
 
 func TestMaxConns(t *testing.T) {
 	t.Parallel()
-	n := start(t, func(o *server.Options) { o.MaxConns = 2 })
+	n := start(t, func(_ *member.Options, o *server.Options) { o.MaxConns = 2 })
 	ask := func(conn net.Conn) answer {
 		send(t, conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n")
 		return receive(t, conn)

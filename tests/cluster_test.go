@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"weir/global"
 	"weir/limits"
-	"weir/peers"
+	"weir/peers/discovery"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // A cluster is some nodes in this process, over real sockets, that have one clock, and wires between them that a test
@@ -31,7 +32,7 @@ type cluster struct {
 }
 
 // A setting changes the options of one of a cluster's nodes.
-type setting func(i int, p *peers.Options, s *server.Options)
+type setting func(i int, m *member.Options, s *server.Options)
 
 // startCluster starts n nodes that know each other from the start.
 func startCluster(t *testing.T, n int, settings ...setting) *cluster {
@@ -60,7 +61,7 @@ func (c *cluster) letGo(t *testing.T) {
 	// run last in, first out.)
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
-			n.peers.Close()
+			n.member.Close()
 		}
 	})
 }
@@ -85,17 +86,29 @@ func (c *cluster) again(t *testing.T, was *node, settings ...setting) *node {
 
 func (c *cluster) serve(t *testing.T, ln net.Listener, settings ...setting) *node {
 	t.Helper()
-	name := ln.Addr().String()
-	po := peers.Options{Timeout: time.Minute, Transport: func(to string, real http.RoundTripper) http.RoundTripper {
-		return &link{c.wires, name, to, real}
-	}}
-	so := server.Options{Limiter: limits.New(10_000, c.clock.Now), Owner: name, PeerTimeout: time.Minute}
-	for _, set := range settings {
-		set(len(c.nodes), &po, &so)
+	m, s := c.options(len(c.nodes), ln.Addr().String(), settings)
+	n := serve(t, ln, m, s)
+	n.clock = c.clock
+	return n
+}
+
+// options are those of a node at a place in the list, which knows no other one yet.
+func (c *cluster) options(i int, name string, settings []setting) (m member.Options, s server.Options) {
+	m.CacheSize = 10_000
+	m.Cluster = &member.Cluster{GlobalSlack: 0.01, GlobalSize: cmp.Or(c.room, 100_000)}
+	if c.air == nil {
+		m.Now, m.Cluster.Timeout = c.clock.Now, time.Minute
 	}
-	so.Peers = peers.New(po)
-	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01})
-	return serve(t, ln, &node{clock: c.clock}, so)
+	m.Cluster.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
+		if c.air != nil {
+			real = c.air
+		}
+		return &link{c.wires, name, to, real}
+	}
+	for _, set := range settings {
+		set(i, &m, &s)
+	}
+	return m, s
 }
 
 // tellAll tells all nodes the list of all nodes.
@@ -107,9 +120,9 @@ func (c *cluster) tellAll() {
 }
 
 // members is the list of all nodes.
-func (c *cluster) members() (list []peers.Member) {
+func (c *cluster) members() (list []discovery.Member) {
 	for _, n := range c.nodes {
-		list = append(list, peers.Member{Name: n.name})
+		list = append(list, discovery.Member{Name: n.name})
 	}
 	return list
 }
@@ -432,8 +445,8 @@ func TestItemsForOnePeerTravelTogether(t *testing.T) {
 func TestPeersNeverForward(t *testing.T) {
 	c := startCluster(t, 3)
 	a, b := c.nodes[0], c.nodes[1]
-	a.peers.Update(a.name, []peers.Member{{Name: a.name}, {Name: b.name}, {Name: c.nodes[2].name}})
-	b.peers.Update(b.name, []peers.Member{{Name: a.name}, {Name: b.name}})
+	a.peers.Update(a.name, []discovery.Member{{Name: a.name}, {Name: b.name}, {Name: c.nodes[2].name}})
+	b.peers.Update(b.name, []discovery.Member{{Name: a.name}, {Name: b.name}})
 	for i := range 100 {
 		for _, n := range []*node{a, b} {
 			if r := n.check(t, item(fmt.Sprint(i)))[0]; r.Status != "OK" {
@@ -452,9 +465,9 @@ func TestPeersNeverForward(t *testing.T) {
 func TestAnOutsiderForwards(t *testing.T) {
 	c := startCluster(t, 3)
 	outsider := c.nodes[2]
-	var list []peers.Member
+	var list []discovery.Member
 	for _, n := range c.nodes[:2] {
-		list = append(list, peers.Member{Name: n.name})
+		list = append(list, discovery.Member{Name: n.name})
 	}
 	for _, n := range c.nodes[:2] {
 		n.peers.Update(n.name, list)

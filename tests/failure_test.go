@@ -17,11 +17,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weir/global"
 	"weir/limits"
 	"weir/limits/wire"
-	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // An air is a network without sockets: a request goes straight to the handler of the node that it is for. It is safe
@@ -60,7 +59,7 @@ func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
 	t.Helper()
 	c.wires, c.air = newWires(), new(air)
 	for i := range n {
-		c.nodes = append(c.nodes, c.newInAir(i, settings...))
+		c.nodes = append(c.nodes, c.newInAir(t, i, settings...))
 	}
 	c.tellAll()
 	c.settle(t)
@@ -69,21 +68,12 @@ func (c *cluster) startAir(t *testing.T, n int, settings ...setting) {
 }
 
 // newInAir makes the node at a place in the list, which takes over its name.
-func (c *cluster) newInAir(i int, settings ...setting) *node {
+func (c *cluster) newInAir(t *testing.T, i int, settings ...setting) *node {
+	t.Helper()
 	name := string('a'+rune(i)) + ":1"
-	po := peers.Options{Transport: func(to string, _ http.RoundTripper) http.RoundTripper {
-		return &link{c.wires, name, to, c.air}
-	}}
-	so := server.Options{Limiter: limits.New(10_000, time.Now)}
-	for _, set := range settings {
-		set(i, &po, &so)
-	}
-	so.Peers = peers.New(po)
-	so.Global = global.New(global.Options{Limiter: so.Limiter, Cluster: so.Peers, Slack: 0.01, Size: c.room})
-	n := &node{
-		name: name, url: "http://" + name, peers: so.Peers, global: so.Global, server: server.New(so),
-		client: &http.Client{Transport: c.air},
-	}
+	m, s := c.options(i, name, settings)
+	n := newNode(t, name, m, s)
+	n.client = &http.Client{Transport: c.air}
 	c.air.nodes.Store(name, n)
 	return n
 }
@@ -94,30 +84,28 @@ var degradedWords = []string{
 	"owner_out", "owner_silent", "not_ready",
 }
 
-// by sets the policy of all nodes.
-func by(policy server.Policy) setting {
-	return func(_ int, _ *peers.Options, s *server.Options) { s.Policy = policy }
+// by gives a policy to all nodes.
+func by(policy member.Policy) setting {
+	return func(_ int, m *member.Options, _ *server.Options) { m.Policy = policy }
 }
 
-var policies = []server.Policy{server.PolicyLocal, server.PolicyOpen, server.PolicyClosed}
+var policies = []member.Policy{member.PolicyLocal, member.PolicyOpen, member.PolicyClosed}
 
-// byPolicy returns the exact answer of n to a hit that no node could count: by a policy, in a bubble, and for a fresh
-// limit.
-func byPolicy(policy server.Policy, n *node, degraded string) string {
+// byPolicy is the exact answer of n to a hit that nobody could count: by a policy, in a bubble, and for a fresh limit.
+func byPolicy(policy member.Policy, n *node, degraded string) string {
 	at := func(d time.Duration) *int64 {
 		ms := time.Now().Add(d).UnixMilli()
 		return &ms
 	}
 	r := result{Status: "OK", Limit: new(int64(10)), Metadata: map[string]string{"degraded": degraded}}
 	switch policy {
-	case server.PolicyLocal:
+	case member.PolicyLocal:
 		r.Metadata["owner"] = n.name
 		r.Remaining, r.ResetTime = new(int64(9)), at(time.Minute)
-	case server.PolicyOpen:
+	case member.PolicyOpen:
 		r.Remaining, r.ResetTime = new(int64(10)), at(time.Millisecond)
-	case server.PolicyClosed:
-		r.Status, r.Remaining = "OVER_LIMIT", new(int64(0))
-		r.ResetTime, r.RetryAfter = at(301*time.Millisecond), new(int64(300))
+	case member.PolicyClosed:
+		r.Status, r.Remaining, r.ResetTime, r.RetryAfter = "OVER_LIMIT", new(int64(0)), at(301*time.Millisecond), new(int64(300))
 	}
 	return describe(r)
 }
@@ -204,8 +192,8 @@ func TestSixtyItemsWithAStranger(t *testing.T) {
 		}, []string{"owner_broken"}},
 	} {
 		t.Run(stranger.name, func(t *testing.T) {
-			c := startCluster(t, 2, func(_ int, p *peers.Options, s *server.Options) {
-				p.Timeout, s.PeerTimeout = 2*time.Second, 2*time.Second
+			c := startCluster(t, 2, func(_ int, m *member.Options, _ *server.Options) {
+				m.Cluster.Timeout = 2 * time.Second
 			})
 			ln := listen(t)
 			c.nodes = append(c.nodes, &node{name: ln.Addr().String()})
@@ -467,9 +455,7 @@ func TestNoOtherCallerWaits(t *testing.T) {
 }
 
 // patient is for nodes that wait for each other as long as it takes.
-func patient(_ int, p *peers.Options, s *server.Options) {
-	p.Timeout, s.PeerTimeout = time.Hour, time.Hour
-}
+func patient(_ int, m *member.Options, _ *server.Options) { m.Cluster.Timeout = time.Hour }
 
 // hit checks a key once, in the background, until ctx ends. The status is that of the result, or empty.
 func (n *node) hit(ctx context.Context, key string) <-chan string {
@@ -556,7 +542,7 @@ func TestTooManyWait(t *testing.T) {
 		{"NO_BATCHING", 2300, 2500},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := startAir(t, 2, by(server.PolicyClosed))
+			c := startAir(t, 2, by(member.PolicyClosed))
 			a, bad := c.nodes[0], c.nodes[1]
 			c.isolate(bad, slow)
 			keys := c.keysOf(bad, 4)

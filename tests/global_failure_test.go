@@ -16,7 +16,9 @@ import (
 	"weir/limits"
 	"weir/limits/wire"
 	"weir/peers"
+	"weir/peers/discovery"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // timed sends one item, and says how long that took.
@@ -284,7 +286,7 @@ func TestStandInBecomesOwner(t *testing.T) {
 				asked.one(t, key, members...)
 			}
 			c.wires.set(asked, standIn, whole)
-			list := []peers.Member{{Name: asked.name}, {Name: standIn.name}}
+			list := []discovery.Member{{Name: asked.name}, {Name: standIn.name}}
 			for _, n := range []*node{asked, standIn} {
 				n.peers.Update(n.name, list)
 			}
@@ -330,9 +332,9 @@ func TestOwnerRestarts(t *testing.T) {
 				<-time.After(50 * time.Millisecond)
 			}
 			stop()
-			owner.peers.Close()
+			owner.member.Close()
 			i := c.indexOf(owner)
-			c.nodes[i] = c.newInAir(i)
+			c.nodes[i] = c.newInAir(t, i)
 			c.nodes[i].peers.Update(owner.name, c.members())
 			c.heal(t)
 			used := lookAt(t, c.nodes[i], "k")
@@ -558,9 +560,9 @@ func (l liar) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestLyingAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lie := ""
-		c := startAir(t, 3, func(i int, p *peers.Options, _ *server.Options) {
-			transport := p.Transport
-			p.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
+		c := startAir(t, 3, func(i int, m *member.Options, _ *server.Options) {
+			transport := m.Cluster.Transport
+			m.Cluster.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
 				if i == 0 && to == "b:1" {
 					return liar{transport(to, real), func() string { return lie }}
 				}
@@ -596,8 +598,8 @@ func TestLyingAnswer(t *testing.T) {
 // TestReportsAreGuarded calls as a peer without the secret.
 func TestReportsAreGuarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startAir(t, 2, func(_ int, p *peers.Options, s *server.Options) {
-			p.Secret, s.PeerSecrets = "correct-horse", []string{"correct-horse"}
+		c := startAir(t, 2, func(_ int, m *member.Options, s *server.Options) {
+			m.Cluster.Secret, s.PeerSecrets = "correct-horse", []string{"correct-horse"}
 		})
 		owner, other := c.owner("k")
 		report := `{"start":77,"seq":1,"debts":[{"name":"test","unique_key":"k","limit":10,"duration":60000000000,"hits":5}]}`
@@ -680,7 +682,7 @@ func TestNothingForNodesReachesClients(t *testing.T) {
 		c := startAir(t, 3)
 		asked, owner, standIn := c.nodes[0], c.nodes[1], c.nodes[2]
 		key := c.keyWithStandIn(t, asked, owner, standIn)
-		standIn.peers.Update(standIn.name, []peers.Member{{Name: asked.name}, {Name: standIn.name}})
+		standIn.peers.Update(standIn.name, []discovery.Member{{Name: asked.name}, {Name: standIn.name}})
 		c.isolate(owner, cut)
 		for range 5 {
 			status, answer := asked.post(t, fmt.Appendf(nil, `{"rate_limits":[%s]}`, item(key, "behavior", "GLOBAL")))
@@ -706,7 +708,7 @@ func TestGlobalWithoutCopies(t *testing.T) {
 					t.Errorf("item %d waited for %v", i, took)
 				}
 				want := "OK"
-				if policy == server.PolicyClosed && r.Metadata["degraded"] != "owner_out" {
+				if policy == member.PolicyClosed && r.Metadata["degraded"] != "owner_out" {
 					want = "OVER_LIMIT"
 				}
 				if r.Status != want || !slices.Contains(degradedWords, r.Metadata["degraded"]) {
@@ -726,8 +728,8 @@ func TestClockOfTheOwnerSteps(t *testing.T) {
 			t.Run(fmt.Sprint(algorithm, by), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					steps := make([]time.Duration, 2)
-					c := startAir(t, 2, func(i int, _ *peers.Options, s *server.Options) {
-						s.Limiter = limits.New(1000, func() time.Time { return time.Now().Add(steps[i]) })
+					c := startAir(t, 2, func(i int, m *member.Options, _ *server.Options) {
+						m.CacheSize, m.Now = 1000, func() time.Time { return time.Now().Add(steps[i]) }
 					})
 					owner, other := c.owner("k")
 					members := terms{"limit", 2000, "behavior", "GLOBAL", "algorithm", algorithm}
@@ -779,7 +781,7 @@ func TestReportsGoOn(t *testing.T) {
 	for _, algorithm := range algorithms {
 		inAir(t, algorithm, 3, func(t *testing.T, c *cluster) {
 			old, former, owner := c.nodes[0], c.nodes[1], c.nodes[2]
-			old.peers.Update(old.name, []peers.Member{{Name: old.name}, {Name: former.name}})
+			old.peers.Update(old.name, []discovery.Member{{Name: old.name}, {Name: former.name}})
 			var key string
 			for _, k := range c.ownedBy(owner, former) {
 				if r := (&limits.Request{Name: "test", UniqueKey: k}); old.peers.View().Owner(r.AppendID(nil)) != nil {

@@ -16,8 +16,8 @@ import (
 
 	"weir/limits"
 	"weir/limits/wire"
-	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // sync has all nodes report and publish, one after the other.
@@ -115,8 +115,8 @@ var skews = []time.Duration{0, 7 * time.Second, -3 * time.Minute, 11 * time.Minu
 func skewedNow(i int) time.Time { return time.Now().Add(skews[i]) }
 
 // skewed gives each node of a bubble a clock of its own.
-func skewed(i int, _ *peers.Options, s *server.Options) {
-	s.Limiter = limits.New(10_000, func() time.Time { return skewedNow(i) })
+func skewed(i int, m *member.Options, _ *server.Options) {
+	m.Now = func() time.Time { return skewedNow(i) }
 }
 
 // indexOf gives the place of a node among all.
@@ -364,13 +364,13 @@ func inAir(t *testing.T, name string, nodes int, test func(t *testing.T, c *clus
 	})
 }
 
-// run has all nodes report and publish by themselves, until the end of the test or until stop is called.
+// run has all nodes do by themselves what they have to, until the end of the test or until stop is called.
 func (c *cluster) run(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
 	for _, n := range c.nodes {
-		loops.Go(func() { n.global.Run(ctx) })
+		loops.Go(func() { n.member.Run(ctx) })
 	}
 	stop = func() {
 		cancel()
@@ -382,9 +382,9 @@ func (c *cluster) run(t *testing.T) (stop func()) {
 
 // delayed has each call between nodes take some time, half of it on the way there.
 func delayed(takes func() time.Duration) setting {
-	return func(_ int, p *peers.Options, _ *server.Options) {
-		transport := p.Transport
-		p.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
+	return func(_ int, m *member.Options, _ *server.Options) {
+		transport := m.Cluster.Transport
+		m.Cluster.Transport = func(to string, real http.RoundTripper) http.RoundTripper {
 			return &delay{transport(to, real), takes}
 		}
 	}

@@ -18,10 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weir/limits"
-	"weir/peers"
 	"weir/peers/discovery"
 	"weir/server"
+	member "weir/server/node"
 	"weir/tests/dnstest"
 )
 
@@ -115,7 +114,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 	for range 200 {
 		joins := &cluster{clock: c.clock, wires: c.wires}
 		n := joins.add(t)
-		with := append(slices.Clone(list), peers.Member{Name: n.name})
+		with := append(slices.Clone(list), discovery.Member{Name: n.name})
 		for _, member := range []*node{a, n} {
 			member.peers.Update(member.name, with)
 		}
@@ -187,7 +186,7 @@ func TestHealthSurvivesTheList(t *testing.T) {
 		for range 3 {
 			a.checkKeys(t, []string{key})
 		}
-		list := []peers.Member{{Name: a.name}, {Name: dead.name}}
+		list := []discovery.Member{{Name: a.name}, {Name: dead.name}}
 		a.peers.Update(a.name, list)
 		if got := a.stateOf(t, dead); got != "down" {
 			t.Errorf("it is %s", got)
@@ -271,7 +270,7 @@ func TestStaticList(t *testing.T) {
 	c := startCluster(t, 1)
 	n := c.nodes[0]
 	port := netip.MustParseAddrPort(n.name)
-	list := []peers.Member{{Name: "192.0.2.1:" + fmt.Sprint(port.Port())}, {Name: fmt.Sprint("localhost:", port.Port())}}
+	list := []discovery.Member{{Name: "192.0.2.1:" + fmt.Sprint(port.Port())}, {Name: fmt.Sprint("localhost:", port.Port())}}
 	if err := n.peers.Static(t.Context(), list, "", port); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +288,7 @@ func TestStaticList(t *testing.T) {
 func startLost(t *testing.T, settings ...setting) *node {
 	t.Helper()
 	c := &cluster{clock: &clock{now: time.UnixMilli(1_700_000_000_000)}, wires: newWires()}
-	return c.add(t, append(settings, func(_ int, _ *peers.Options, s *server.Options) { s.Owner = "me" })...)
+	return c.add(t, append(settings, func(_ int, m *member.Options, _ *server.Options) { m.Advertise = "me" })...)
 }
 
 // TestWithoutAPlace looks at a node that doesn't know its place: it lives, isn't ready, and answers checks by the
@@ -297,8 +296,8 @@ func startLost(t *testing.T, settings ...setting) *node {
 func TestWithoutAPlace(t *testing.T) {
 	for _, policy := range policies {
 		t.Run(string(policy), func(t *testing.T) {
-			var limiter *limits.Limiter
-			n := startLost(t, by(policy), func(_ int, _ *peers.Options, s *server.Options) { limiter = s.Limiter })
+			n := startLost(t, by(policy))
+			limiter := n.member.Limiter()
 			n.get(t, "/healthz", http.StatusOK)
 			for _, method := range []string{http.MethodGet, http.MethodHead} {
 				r, err := http.NewRequestWithContext(t.Context(), method, n.url+"/readyz", nil)
@@ -326,11 +325,11 @@ func TestWithoutAPlace(t *testing.T) {
 				r := n.check(t, item("k"))[0]
 				good := r.Metadata["degraded"] == "not_ready"
 				switch policy {
-				case server.PolicyLocal: // of that there may be one budget a node, marked as such
+				case member.PolicyLocal: // of that there may be one budget a node, said to be so
 					good = good && (r.Status == "OK") == (hit < 10) && *r.Remaining == max(0, 9-hit)
-				case server.PolicyOpen:
+				case member.PolicyOpen:
 					good = good && r.Status == "OK" && *r.Remaining == 10 && r.Metadata["owner"] == ""
-				case server.PolicyClosed:
+				case member.PolicyClosed:
 					good = good && r.Status == "OVER_LIMIT" && *r.Remaining == 0 && *r.RetryAfter > 0 && r.Metadata["owner"] == ""
 				}
 				if !good {
@@ -340,11 +339,10 @@ func TestWithoutAPlace(t *testing.T) {
 			if r := n.check(t, item(""))[0]; r.Status != "ERROR" || r.Metadata["degraded"] != "" {
 				t.Errorf("an invalid item: %s", describe(r))
 			}
-			owed := metrics(t, n)["weir_debts"]
-			if (policy == server.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
+			if owed := metrics(t, n)["weir_debts"]; (policy == member.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
 				t.Errorf("it owes hits of %v limits, and holds %d states", owed, limiter.Stats().Entries)
 			}
-			n.peers.Update(n.name, []peers.Member{{Name: n.name}, {Name: "127.0.0.1:1"}})
+			n.peers.Update(n.name, []discovery.Member{{Name: n.name}, {Name: "127.0.0.1:1"}})
 			var now struct {
 				Status string
 				Nodes  int

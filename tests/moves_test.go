@@ -15,7 +15,7 @@ import (
 	"weir/limits"
 	"weir/limits/bucket"
 	"weir/limits/wire"
-	"weir/peers"
+	"weir/peers/discovery"
 )
 
 // use takes hits of some keys, all through the same node.
@@ -241,7 +241,7 @@ func TestKilled(t *testing.T) {
 	dies, other := c.nodes[0], c.nodes[1]
 	keys := c.keysOf(dies, 5)
 	other.use(t, keys, 3)
-	dies.stop()
+	dies.kill()
 	other.use(t, keys, 2) // here, and owed
 	c.nodes[0] = c.again(t, dies)
 	c.nodes[0].peers.Update(dies.name, c.members())
@@ -258,9 +258,9 @@ func TestKilled(t *testing.T) {
 // know gives a node a list of some nodes. If it isn't among them it is an outsider.
 func (n *node) know(some ...*node) {
 	self := ""
-	var list []peers.Member
+	var list []discovery.Member
 	for _, other := range some {
-		list = append(list, peers.Member{Name: other.name})
+		list = append(list, discovery.Member{Name: other.name})
 		if other == n {
 			self = n.name
 		}
@@ -574,5 +574,5 @@ func TestTakesBackWhatItHandsOver(t *testing.T) {
 func (n *node) looksAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
-	n.global.Run(ctx)
+	n.member.Run(ctx)
 }

@@ -3,11 +3,11 @@ package tests
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"weir/global"
-	"weir/limits"
 	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // A clock stands still until it is set. It is safe for concurrent use.
@@ -42,10 +42,11 @@ func (c *clock) Set(t time.Time) {
 type node struct {
 	clock  *clock
 	url    string
-	name   string         // host:port, its name in the cluster
+	name   string // host:port, its name in the cluster
+	member *member.Node
 	peers  *peers.Set     // nil on a single node
 	global *global.Syncer // the same
-	stop   func()         // ends it; not twice
+	stop   func()         // ends it as the program does; not twice
 	server *server.Server
 	client *http.Client // of the test
 }
@@ -53,9 +54,10 @@ type node struct {
 // startNode starts a single node that lives as long as the test.
 func startNode(t *testing.T, size int) *node {
 	t.Helper()
-	ln := listen(t)
 	c := &clock{now: time.UnixMilli(1_700_000_000_000)}
-	return serve(t, ln, &node{clock: c}, server.Options{Limiter: limits.New(size, c.Now), Owner: ln.Addr().String()})
+	n := serve(t, listen(t), member.Options{CacheSize: size, Now: c.Now}, server.Options{})
+	n.clock = c
+	return n
 }
 
 func listen(t *testing.T) net.Listener {
@@ -67,30 +69,45 @@ func listen(t *testing.T) net.Listener {
 	return ln
 }
 
-// serve makes n answer on ln until it is stopped, or the test ends.
-func serve(t *testing.T, ln net.Listener, n *node, o server.Options) *node {
+// newNode makes a node that listens nowhere yet, of the parts that the program is made of.
+func newNode(t *testing.T, name string, m member.Options, s server.Options) *node {
 	t.Helper()
-	n.name, n.url, n.peers, n.global, n.client = ln.Addr().String(), "http://"+ln.Addr().String(), o.Peers, o.Global, http.DefaultClient
-	if o.TLS != nil {
-		n.url = "https://" + n.name
+	made, err := member.New(m)
+	if err != nil {
+		t.Fatal(err)
 	}
-	n.server = server.New(o)
+	s.Node = made
+	n := &node{name: name, url: "http://" + name, member: made, peers: made.Peers(), global: made.Global(), server: server.New(s), client: http.DefaultClient}
+	if s.TLS != nil {
+		n.url = "https://" + name
+	}
+	return n
+}
+
+// serve makes a node that answers on ln until it is stopped, or killed when the test ends.
+func serve(t *testing.T, ln net.Listener, m member.Options, s server.Options) *node {
+	t.Helper()
+	m.Listen = netip.MustParseAddrPort(ln.Addr().String())
+	n := newNode(t, m.Listen.String(), m, s)
 	done := make(chan error, 1)
 	go func() { done <- n.server.Serve(ln) }()
 	n.stop = sync.OnceFunc(func() {
 		n.client.CloseIdleConnections()
-		if n.peers != nil {
-			n.peers.Close()
-		}
-		if err := n.server.Shutdown(context.Background()); err != nil {
-			t.Error("shutdown:", err)
+		if err := n.server.Stop(0, time.Minute, nil); err != nil {
+			t.Error("stop:", err)
 		}
 		if err := <-done; err != nil {
 			t.Error("serve:", err)
 		}
 	})
-	t.Cleanup(n.stop)
+	t.Cleanup(n.kill)
 	return n
+}
+
+// kill ends a node that tells no other one, and hands over nothing.
+func (n *node) kill() {
+	n.member.Close()
+	n.stop()
 }
 
 // post sends a body to /v1/check and gives the answer's status and body.

@@ -26,10 +26,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"weir/limits"
 	"weir/limits/wire"
-	"weir/peers"
 	"weir/server"
+	member "weir/server/node"
 )
 
 // A journal is a log that a test can read. It is safe for concurrent use.
@@ -67,9 +66,9 @@ func journals(n int, level zerolog.Level) ([]*journal, setting) {
 	for i := range all {
 		all[i] = &journal{}
 	}
-	return all, func(i int, p *peers.Options, s *server.Options) {
+	return all, func(i int, m *member.Options, s *server.Options) {
 		log := zerolog.New(all[i]).Level(level)
-		p.Log, s.Log = log, log
+		m.Log, s.Log = log, log
 	}
 }
 
@@ -97,12 +96,8 @@ func (n *node) peerCall(t *testing.T, client *http.Client, headers ...string) in
 func TestPeerSecret(t *testing.T) {
 	const secret = "correct-horse"
 	logs, logging := journals(2, zerolog.DebugLevel)
-	var limiter *limits.Limiter
-	c := startCluster(t, 2, logging, func(i int, p *peers.Options, s *server.Options) {
-		p.Secret, s.PeerSecrets = secret, []string{secret, "next-secret"}
-		if i == 0 {
-			limiter = s.Limiter
-		}
+	c := startCluster(t, 2, logging, func(_ int, m *member.Options, s *server.Options) {
+		m.Cluster.Secret, s.PeerSecrets = secret, []string{secret, "next-secret"}
 	})
 	n := c.nodes[0]
 	for _, given := range [][]string{
@@ -127,7 +122,7 @@ func TestPeerSecret(t *testing.T) {
 			t.Errorf("%q: status %d", given, status)
 		}
 	}
-	if entries, series := limiter.Stats().Entries, metrics(t, n); entries != 0 || series["weir_peer_checks_total"] != 0 ||
+	if entries, series := n.member.Limiter().Stats().Entries, metrics(t, n); entries != 0 || series["weir_peer_checks_total"] != 0 ||
 		series[`weir_rejected_requests_total{reason="peer"}`] != 16 {
 		t.Errorf("%d states, %v peer checks, %v rejected", entries, series["weir_peer_checks_total"],
 			series[`weir_rejected_requests_total{reason="peer"}`])
@@ -161,9 +156,9 @@ func TestSecretsInRotation(t *testing.T) {
 	for _, a := range settings {
 		for _, b := range settings {
 			t.Run(fmt.Sprint(a, b), func(t *testing.T) {
-				c := startCluster(t, 2, func(i int, p *peers.Options, s *server.Options) {
+				c := startCluster(t, 2, func(i int, m *member.Options, s *server.Options) {
 					s.PeerSecrets = [][]string{a, b}[i]
-					p.Secret = s.PeerSecrets[0]
+					m.Cluster.Secret = s.PeerSecrets[0]
 				})
 				for i, n := range c.nodes {
 					mine, others := [][]string{a, b}[i], [][]string{b, a}[i]
@@ -186,9 +181,9 @@ func TestSecretsInRotation(t *testing.T) {
 // nor shows its secret.
 func TestOtherSecret(t *testing.T) {
 	logs, logging := journals(2, zerolog.InfoLevel)
-	c := startCluster(t, 2, logging, func(i int, p *peers.Options, s *server.Options) {
-		p.Secret = fmt.Sprint("secret-of-", i)
-		s.PeerSecrets = []string{p.Secret}
+	c := startCluster(t, 2, logging, func(i int, m *member.Options, s *server.Options) {
+		m.Cluster.Secret = fmt.Sprint("secret-of-", i)
+		s.PeerSecrets = []string{m.Cluster.Secret}
 	})
 	a, b := c.nodes[0], c.nodes[1]
 	key := c.keysOf(b, 1)[0]
@@ -328,7 +323,7 @@ func (a *authority) client(t *testing.T, certFile, keyFile string) *http.Client 
 // withTLS issues certificates for 127.0.0.1 to nodes. With clients set these need some too.
 func (a *authority) withTLS(t *testing.T, clients bool) setting {
 	t.Helper()
-	return func(i int, p *peers.Options, s *server.Options) {
+	return func(i int, m *member.Options, s *server.Options) {
 		certFile, keyFile := a.issue(t, fmt.Sprint("node-", i), "127.0.0.1")
 		caFile := ""
 		if clients {
@@ -338,7 +333,7 @@ func (a *authority) withTLS(t *testing.T, clients bool) setting {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.TLS, p.TLS = files, files.Client
+		s.TLS, m.Cluster.TLS = files, files.Client
 	}
 }
 
@@ -367,8 +362,8 @@ func TestTLSCluster(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			logs, logging := journals(3, zerolog.DebugLevel)
-			c := startTLSCluster(t, 3, a, logging, a.withTLS(t, test.clients), func(_ int, p *peers.Options, s *server.Options) {
-				if p.Secret = test.secret; test.secret != "" {
+			c := startTLSCluster(t, 3, a, logging, a.withTLS(t, test.clients), func(_ int, m *member.Options, s *server.Options) {
+				if m.Cluster.Secret = test.secret; test.secret != "" {
 					s.PeerSecrets = []string{test.secret}
 				}
 			})
@@ -417,8 +412,8 @@ func TestTLSWithoutCA(t *testing.T) {
 // authority's, check; with one of a listed node's, or the secret on top, count as a peer.
 func TestClientCertificates(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
-	c := startTLSCluster(t, 2, a, a.withTLS(t, true), func(_ int, p *peers.Options, s *server.Options) {
-		p.Secret, s.PeerSecrets = "s3cret", []string{"s3cret"}
+	c := startTLSCluster(t, 2, a, a.withTLS(t, true), func(_ int, m *member.Options, s *server.Options) {
+		m.Cluster.Secret, s.PeerSecrets = "s3cret", []string{"s3cret"}
 	})
 	n := c.nodes[0]
 	plain := a.client(t, "", "")
@@ -489,9 +484,9 @@ func TestPeerWithoutTLS(t *testing.T) {
 	a := newAuthority(t)
 	logs, logging := journals(2, zerolog.WarnLevel)
 	secure := a.withTLS(t, true)
-	c := startTLSCluster(t, 2, a, logging, func(i int, p *peers.Options, s *server.Options) {
+	c := startTLSCluster(t, 2, a, logging, func(i int, m *member.Options, s *server.Options) {
 		if i == 0 {
-			secure(i, p, s)
+			secure(i, m, s)
 		}
 	})
 	keys, _ := c.mixedKeys(1) // before the nodes know of each other's state
@@ -515,14 +510,14 @@ func TestPeerWithoutTLS(t *testing.T) {
 func TestCertificateOfAnother(t *testing.T) {
 	a := newAuthority(t)
 	logs, logging := journals(2, zerolog.WarnLevel)
-	c := startTLSCluster(t, 2, a, logging, a.withTLS(t, true), func(i int, p *peers.Options, s *server.Options) {
+	c := startTLSCluster(t, 2, a, logging, a.withTLS(t, true), func(i int, m *member.Options, s *server.Options) {
 		if i == 1 {
 			certFile, keyFile := a.issue(t, "elsewhere", "elsewhere.test")
 			files, err := server.LoadTLS(certFile, keyFile, a.file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.TLS, p.TLS = files, files.Client
+			s.TLS, m.Cluster.TLS = files, files.Client
 		}
 	})
 	n, other := c.nodes[0], c.nodes[1]

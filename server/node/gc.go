@@ -1,4 +1,4 @@
-package server
+package node
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// LimitMemory has the garbage collector run more often near the end of what the container may have, unless GOMEMLIMIT is set. It
+// limitMemory has the garbage collector run more often near the end of what the container may have, unless GOMEMLIMIT is set. It
 // warns if states, the limits that may be remembered, are more than the container has memory for.
-func LimitMemory(states int, log zerolog.Logger) {
+func limitMemory(states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(most / 10 * 9) // the rest is for what the runtime doesn't count
@@ -26,20 +26,20 @@ func LimitMemory(states int, log zerolog.Logger) {
 	}
 }
 
-// KeepMemory has the garbage collector run less often while little memory is in use, until ctx ends, unless GOGC is set. There is
-// more room for garbage where a node has to be quick and its callers would wait for the collector: while it takes over limits
-// from others, as taken counts, and once hurry is closed, when it is about to end.
-func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64) {
+// tuneGC has the garbage collector run less often while little memory is in use, until ctx ends, unless GOGC is set. There is
+// more headroom for garbage where a node has to be quick and its callers would wait for the collector: while it takes over
+// limits from others, as taken counts, and once leaving is closed.
+func tuneGC(ctx context.Context, leaving <-chan struct{}, taken func() uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	live := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var room garbageRoom
+	var headroom gcHeadroom
 	for now := 0; ; {
 		runtimemetrics.Read(live)
-		next := gcPercent(live[0].Value.Uint64(), room.spare(taken()))
+		next := gcPercent(live[0].Value.Uint64(), headroom.spare(taken()))
 		if next < now*9/10 || next > now*11/10 { // each change stops the world
 			now = next
 			debug.SetGCPercent(now)
@@ -47,7 +47,7 @@ func KeepMemory(ctx context.Context, hurry <-chan struct{}, taken func() uint64)
 		select {
 		case <-ctx.Done():
 			return
-		case <-hurry:
+		case <-leaving:
 			runtimemetrics.Read(live)
 			debug.SetGCPercent(gcPercent(live[0].Value.Uint64(), moreMemory))
 			return
@@ -65,33 +65,33 @@ const (
 // manyTaken is how many limits a node takes over in a second when it has to be quick.
 const manyTaken = 1000
 
-// A garbageRoom is asked each second how much memory there is for garbage.
-type garbageRoom struct{ taken uint64 }
+// A gcHeadroom is asked each second how much memory there is for garbage.
+type gcHeadroom struct{ taken uint64 }
 
-// spare says it, by how many limits have been taken over.
-func (r *garbageRoom) spare(taken uint64) uint64 {
-	before := r.taken
-	r.taken = taken
+// spare returns the bytes, by how many limits have been taken over.
+func (h *gcHeadroom) spare(taken uint64) uint64 {
+	before := h.taken
+	h.taken = taken
 	if taken-before > manyTaken {
 		return moreMemory
 	}
 	return spareMemory
 }
 
-// gcPercent gives GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
+// gcPercent returns GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
 // that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
 func gcPercent(live, spare uint64) int {
 	live = max(live, 1)
 	return int(100 * max(live, min(4*live, spare)) / live)
 }
 
-// memoryFor gives about the bytes that a node with so many limits takes.
+// memoryFor returns about the bytes that a node with so many limits takes.
 func memoryFor(states int) int64 {
 	const perState, rest = 300, 50 << 20 // with keys of 40 to 90 bytes
 	return rest + perState*int64(states)
 }
 
-// containerMemory gives the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if nothing says so.
+// containerMemory returns the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if they set no limit.
 func containerMemory(cgroup fs.FS) int64 {
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		text, err := fs.ReadFile(cgroup, name)

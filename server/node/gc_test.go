@@ -1,4 +1,4 @@
-package server
+package node
 
 import (
 	"testing"
@@ -13,14 +13,14 @@ func TestGCPercent(t *testing.T) {
 	}
 }
 
-// While limits come from other nodes there is more room, and only then.
-func TestGarbageRoom(t *testing.T) {
-	var room garbageRoom
+// TestGCHeadroom: while limits come from other nodes there is more, and only then.
+func TestGCHeadroom(t *testing.T) {
+	var headroom gcHeadroom
 	for i, second := range []struct{ taken, want uint64 }{
 		{0, spareMemory}, {10, spareMemory}, {5000, moreMemory}, {50_000, moreMemory}, {50_100, spareMemory}, {50_100, spareMemory},
 	} {
-		if got := room.spare(second.taken); got != second.want {
-			t.Errorf("second %d: room for %d MB, want %d", i, got>>20, second.want>>20)
+		if got := headroom.spare(second.taken); got != second.want {
+			t.Errorf("second %d: %d MB, want %d", i, got>>20, second.want>>20)
 		}
 	}
 }
