@@ -72,7 +72,8 @@ func TestDocumentedPaths(t *testing.T) {
 	inTree := regexp.MustCompile(`^\.?[a-z]+/[\w./-]+$`)
 	for _, d := range documents(t) {
 		for _, c := range code.FindAllStringSubmatch(d.prose(), -1) {
-			if slices.Contains(planned, d.name) || !inTree.MatchString(c[1]) || strings.HasPrefix(c[1], "weir/") {
+			if slices.Contains(planned, d.name) || !inTree.MatchString(c[1]) || strings.HasPrefix(c[1], "weir/") ||
+				strings.Contains(c[1], ".Test") { // which TestDocumentedTests looks for
 				continue
 			}
 			_, fromRoot := os.Stat(filepath.Join("..", c[1]))
