@@ -105,7 +105,7 @@ func (n *Node) join(o *Options, c Cluster) error {
 	n.peers = peers.New(c.Options)
 	n.global = global.New(global.Options{
 		Limiter: n.limiter, Away: limits.New(o.CacheSize, o.Now), Cluster: n.peers, Log: o.Log,
-		Size: cmp.Or(c.GlobalSize, max(1, o.CacheSize/globalPart)), Interval: c.GlobalInterval, Slack: c.GlobalSlack,
+		Size: cmp.Or(c.GlobalSize, max(1, o.CacheSize/10)), Interval: c.GlobalInterval, Slack: c.GlobalSlack,
 	})
 	n.loops = append(n.loops, n.global.Run)
 	if c.SRV != nil {
@@ -121,9 +121,6 @@ func (n *Node) join(o *Options, c Cluster) error {
 	}
 	return err
 }
-
-// globalPart is the part of the memory for limits that may go to copies and debts of other nodes' limits, which are larger.
-const globalPart = 10
 
 // ownName returns what a node calls itself that no list names: what it is told, else an address at which others could reach it.
 func ownName(advertise string, listen netip.AddrPort) string {
