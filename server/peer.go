@@ -40,7 +40,8 @@ func (s *Server) observePeer(w http.ResponseWriter, r *http.Request) {
 	s.node.SetHeaders(w.Header())
 }
 
-// writePeer answers a peer, which is to know why: by the list that this node has by now, or that it has begun to leave meanwhile.
+// writePeer answers a peer, which is to know why: by the list that this node has by now, or that it has begun to leave
+// meanwhile.
 func (s *Server) writePeer(w http.ResponseWriter, body []byte) {
 	s.node.SetHeaders(w.Header())
 	writeJSON(w, http.StatusOK, body)
@@ -77,13 +78,14 @@ func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
 	s.handleMessage(w, r, names, func(from string) any { return s.node.Give(from, names.Names) })
 }
 
-// handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its calls.
+// handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its
+// calls.
 func (s *Server) handlePeerLeave(w http.ResponseWriter, r *http.Request) {
 	s.handleMessage(w, r, new(struct{}), func(string) any { return struct{}{} })
 }
 
-// handleMessage reads what another node tells into a message, and answers it, or why it can't. What is in the message is answer's
-// only as long as that runs.
+// handleMessage reads what another node tells into a message, and answers it, or why it can't. What is in the message
+// is answer's only as long as that runs.
 func (s *Server) handleMessage(w http.ResponseWriter, r *http.Request, message any, answer func(from string) any) {
 	s.observePeer(w, r)
 	x := exchanges.Get().(*exchange)
@@ -111,15 +113,16 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 		case !s.isPeer(r):
 			s.throttledLog.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(peers.HeaderFrom)).
 				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("somebody who is no peer called as one")
-			s.fail(w, r, http.StatusUnauthorized, "peer", "only nodes of the cluster may call this, with its secret or certificate")
+			s.fail(w, r, http.StatusUnauthorized, "peer",
+				"only nodes of the cluster may call this, with its secret or certificate")
 		default:
 			next(w, r)
 		}
 	}
 }
 
-// isPeer reports whether r comes with the secret, or with a certificate of a listed node. Without either being configured every
-// caller is a peer, which package config allows among loopback addresses only.
+// isPeer reports whether r comes with the secret, or with a certificate of a listed node. Without either being
+// configured every caller is a peer, which package config allows among loopback addresses only.
 func (s *Server) isPeer(r *http.Request) bool {
 	if len(s.secrets) == 0 && !s.clientCerts {
 		return true
@@ -130,7 +133,8 @@ func (s *Server) isPeer(r *http.Request) bool {
 	for i := range s.secrets {
 		same = hmac.Equal(sum[:], s.secrets[i][:]) || same
 	}
-	return bearer && same || s.clientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && s.listed(r.TLS.PeerCertificates[0])
+	verified := s.clientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return bearer && same || verified && s.listed(r.TLS.PeerCertificates[0])
 }
 
 // listed reports whether a certificate names a node of the cluster.

@@ -16,9 +16,9 @@ type Caller struct {
 	Ring  string // the fingerprint of its ring
 }
 
-// Count counts here whatever a peer asks, and never forwards. So nodes with different lists can't send an item in circles. It
-// overwrites the results, as many as there are requests, and clears the flags of requests that are for nodes only. The node
-// must have peers.
+// Count counts here whatever a peer asks, and never forwards. So nodes with different lists can't send an item in
+// circles. It overwrites the results, as many as there are requests, and clears the flags of requests that are for
+// nodes only. The node must have peers.
 func (n *Node) Count(ctx context.Context, from Caller, requests []limits.Request, results []limits.Result) {
 	c := n.newCall(requests, results)
 	defer c.release()
@@ -37,8 +37,8 @@ func (c *call) countAllFor(ctx context.Context, from Caller) {
 	}
 }
 
-// tryCount counts all items by a view, unless another one has come meanwhile and it isn't to count anyway. It reports whether
-// it has counted.
+// tryCount counts all items by a view, unless another one has come meanwhile and it isn't to count anyway. It reports
+// whether it has counted.
 func (c *call) tryCount(view *peers.View, from Caller, anyway bool) bool {
 	held := c.peers.Hold()
 	defer c.peers.Release()
@@ -52,8 +52,9 @@ func (c *call) tryCount(view *peers.View, from Caller, anyway bool) bool {
 	return true
 }
 
-// countFor counts an item for another node, which gets the state along if it wants to keep a copy. An item that belongs to a
-// third node is answered with that node's name; or it is counted, if that is asked all the same, and the third node hears of it.
+// countFor counts an item for another node, which gets the state along if it wants to keep a copy. An item that belongs
+// to a third node is answered with that node's name; or it is counted, if that is asked all the same, and the third
+// node hears of it.
 func (c *call) countFor(r *limits.Request, view *peers.View, from Caller, result *limits.Result) {
 	standIn := r.Behavior&limits.StandIn != 0
 	r.Behavior &^= limits.StandIn
@@ -70,14 +71,16 @@ func (c *call) countFor(r *limits.Request, view *peers.View, from Caller, result
 		return
 	}
 	if view != nil && !standIn {
-		*result = limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: view.Owner(c.id).Name(), Reason: limits.ReasonMoved}}
+		owner := view.Owner(c.id).Name()
+		*result = limits.Result{Error: "moved", Metadata: limits.Metadata{Owner: owner, Reason: limits.ReasonMoved}}
 		return
 	}
 	*result = c.global.Count(c.id, r, true)
 }
 
-// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where only the
-// other one, which has another list, thinks so, it listens to the owner by this node's list: that may be about to leave.
+// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where
+// only the other one, which has another list, thinks so, it listens to the owner by this node's list: that may be about
+// to leave.
 func (c *call) takeOverFor(ctx context.Context, view *peers.View, from Caller) {
 	c.groups = c.groups[:0]
 	differ := view != nil && view.Fingerprint() != from.Ring
@@ -132,8 +135,8 @@ func (n *Node) SetHeaders(h http.Header) {
 	}
 }
 
-// Receive counts what a peer took from limits of this node, once however often it is repeated, and returns the states of
-// which the peer keeps copies. The report is the caller's again when Receive returns.
+// Receive counts what a peer took from limits of this node, once however often it is repeated, and returns the states
+// of which the peer keeps copies. The report is the caller's again when Receive returns.
 func (n *Node) Receive(from string, report *limits.Report) *limits.States {
 	return n.global.Receive(from, report)
 }
