@@ -101,7 +101,8 @@ func serve(c *config.Config, log zerolog.Logger) error {
 	srv := server.New(c.Server(n, files, log, version))
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(ln) }()
-	log.Info().Stringer("listen", ln.Addr()).Str("owner", n.Status().Self).Str("version", version).EmbedObject(c).Msg("serving")
+	log.Info().Stringer("listen", ln.Addr()).Str("owner", n.Status().Self).Str("version", version).EmbedObject(c).
+		Msg("serving")
 	select {
 	case err := <-failed:
 		return err

@@ -40,7 +40,8 @@ func buildAndRun(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "weir")
 	args := []string{"build", "-buildvcs=false", "-ldflags", "-X main.version=1.2.3-test", "-o", binary}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	race := debug.BuildSetting{Key: "-race", Value: "true"}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, race) {
 		args = append(args, "-race") // as the test itself
 	}
 	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
@@ -75,7 +76,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String gives all there is.
+// String returns all there is.
 func (l *lines) String() string {
 	text, _ := l.now()
 	return text
@@ -90,8 +91,10 @@ func (l *lines) now() (text string, grown <-chan struct{}) {
 // launch starts the program in an environment of its own.
 func launch(t *testing.T, environment []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary, args...), stderr: &lines{grown: make(chan struct{})}, exited: make(chan struct{})}
-	p.cmd.Env = append([]string{"GORACE=atexit_sleep_ms=0"}, environment...) // else each end takes a second under the race detector
+	p := &process{cmd: exec.Command(binary, args...), exited: make(chan struct{})}
+	p.stderr = &lines{grown: make(chan struct{})}
+	// Else each end takes a second under the race detector.
+	p.cmd.Env = append([]string{"GORACE=atexit_sleep_ms=0"}, environment...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -119,7 +122,7 @@ func serving(t *testing.T, environment ...string) *process {
 	return p
 }
 
-// line waits for a line on stderr that holds all parts, and gives its fields.
+// line waits for a line on stderr that holds all parts, and returns its fields.
 func (p *process) line(t *testing.T, parts ...string) map[string]any {
 	t.Helper()
 	var fields map[string]any
@@ -166,7 +169,7 @@ func lineWith(text string, parts ...string) (string, bool) {
 	return "", false
 }
 
-// exit waits for the end and gives the exit code.
+// exit waits for the end and returns the exit code.
 func (p *process) exit(t *testing.T) int {
 	t.Helper()
 	select {
@@ -187,7 +190,7 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 // client makes no connection that outlives its request.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 
-// get gives the status and the body at a path.
+// get returns the status and the body at a path.
 func (p *process) get(t *testing.T, path string) (int, string) {
 	t.Helper()
 	resp, err := client.Get("http://" + p.addr + path)
@@ -196,7 +199,7 @@ func (p *process) get(t *testing.T, path string) (int, string) {
 
 const check = `{"rate_limits":[{"name":"n","unique_key":"k","limit":10,"duration":3600000}]}`
 
-// check takes one of ten and gives what remains, and the owner.
+// check takes one of ten and returns what remains, and the owner.
 func (p *process) check(t *testing.T) (remaining int, owner string) {
 	t.Helper()
 	resp, err := client.Post("http://"+p.addr+"/v1/check", "application/json", strings.NewReader(check))
@@ -213,7 +216,8 @@ func readCheck(t *testing.T, resp *http.Response, err error) (remaining int, own
 			Metadata  struct{ Owner string }
 		} `json:"rate_limits"`
 	}
-	if err := json.Unmarshal([]byte(body), &message); err != nil || status != 200 || len(message.RateLimits) != 1 || message.RateLimits[0].Status != "OK" {
+	if err := json.Unmarshal([]byte(body), &message); err != nil || status != 200 || len(message.RateLimits) != 1 ||
+		message.RateLimits[0].Status != "OK" {
 		t.Fatalf("%d %s", status, body)
 	}
 	return message.RateLimits[0].Remaining, message.RateLimits[0].Metadata.Owner
@@ -248,7 +252,8 @@ func (p *process) slow(t *testing.T) slowCheck {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(patience))
 	s := slowCheck{conn, bufio.NewReader(conn)}
-	fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(check))
+	const head = "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n"
+	fmt.Fprintf(conn, head, len(check))
 	if line, err := s.r.ReadString('\n'); err != nil || line != "HTTP/1.1 100 Continue\r\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
@@ -256,7 +261,7 @@ func (p *process) slow(t *testing.T) slowCheck {
 	return s
 }
 
-// finish sends the body and gives what remains.
+// finish sends the body and returns what remains.
 func (s slowCheck) finish(t *testing.T) int {
 	t.Helper()
 	io.WriteString(s.conn, check)
@@ -285,7 +290,8 @@ func TestServes(t *testing.T) {
 			t.Errorf("remaining %d, owner %s; want %d, %s", remaining, owner, want, p.addr)
 		}
 	}
-	if status, body := p.get(t, "/metrics"); status != 200 || !strings.Contains(body, `weir_build_info{version="1.2.3-test"`) {
+	status, body := p.get(t, "/metrics")
+	if status != 200 || !strings.Contains(body, `weir_build_info{version="1.2.3-test"`) {
 		t.Errorf("%d %s", status, body)
 	}
 	p.signal(t, syscall.SIGTERM)
@@ -300,10 +306,12 @@ func TestServes(t *testing.T) {
 // TestServingLine: the line that says where it serves says what with.
 func TestServingLine(t *testing.T) {
 	t.Parallel()
-	p := serving(t, "WEIR_CACHE_SIZE=1234", "WEIR_MAX_CONNS=77", "WEIR_DRAIN_DELAY=90s", "WEIR_SHUTDOWN_TIMEOUT=1500ms", "WEIR_ADVERTISE=weir-1.example:8080")
+	p := serving(t, "WEIR_CACHE_SIZE=1234", "WEIR_MAX_CONNS=77", "WEIR_DRAIN_DELAY=90s", "WEIR_SHUTDOWN_TIMEOUT=1500ms",
+		"WEIR_ADVERTISE=weir-1.example:8080")
 	line := p.line(t, `"message":"serving"`)
 	for field, want := range map[string]any{
-		"owner": "weir-1.example:8080", "version": "1.2.3-test", "cache_size": 1234.0, "max_conns": 77.0, "drain_delay": "1m30s", "shutdown_timeout": "1.5s", "level": "info",
+		"owner": "weir-1.example:8080", "version": "1.2.3-test", "cache_size": 1234.0, "max_conns": 77.0,
+		"drain_delay": "1m30s", "shutdown_timeout": "1.5s", "level": "info", "failure_policy": "local", "tls": false,
 	} {
 		if line[field] != want {
 			t.Errorf("%s is %v, want %v", field, line[field], want)
@@ -317,7 +325,8 @@ func TestServingLine(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	p := launch(t, nil, "-version")
-	if code := p.exit(t); code != 0 || !regexp.MustCompile(`^weir 1\.2\.3-test go1\.\S+ \w+/\w+\n$`).MatchString(p.stdout.String()) {
+	line := regexp.MustCompile(`^weir 1\.2\.3-test go1\.\S+ \w+/\w+\n$`)
+	if code := p.exit(t); code != 0 || !line.MatchString(p.stdout.String()) {
 		t.Errorf("exit code %d, %q", code, p.stdout.String())
 	}
 	if text := p.stderr.String(); text != "" {
@@ -360,7 +369,8 @@ func TestWrongArguments(t *testing.T) {
 			t.Errorf("%q: exit code 0", args)
 		}
 		text := p.stderr.String()
-		if strings.Count(text, "\n") != 1 || !strings.Contains(text, strconv.Quote(args[len(args)-1])) || !strings.Contains(text, "-h") {
+		if strings.Count(text, "\n") != 1 || !strings.Contains(text, strconv.Quote(args[len(args)-1])) ||
+			!strings.Contains(text, "-h") {
 			t.Errorf("%q: want one line with the argument and where to get help: %q", args, text)
 		}
 	}
@@ -370,7 +380,8 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// TestWrongValues: a value that can't be meant stops the start, with one line that says which and why. Package config has more.
+// TestWrongValues: a value that can't be meant stops the start, with one line that says which and why. Package config
+// has more.
 func TestWrongValues(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string][]string{
@@ -418,7 +429,8 @@ func TestSecret(t *testing.T) {
 	for _, wrong := range []string{"hush1,hush2,hush3", "hush hush", "hush,"} {
 		p := launch(t, []string{"WEIR_LISTEN=127.0.0.1:0", "WEIR_PEER_SECRET=" + wrong})
 		code, text := p.exit(t), p.stderr.String()
-		if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "WEIR_PEER_SECRET") || strings.Contains(text, "hush") {
+		if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "WEIR_PEER_SECRET") ||
+			strings.Contains(text, "hush") {
 			t.Errorf("%q: exit code %d; want one line with the variable and without its value: %q", wrong, code, text)
 		}
 	}
@@ -459,7 +471,8 @@ func refusesValue(t *testing.T, name, value string) {
 	}()
 	code := p.exit(t)
 	text := p.stderr.String()
-	if code <= 0 || strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, "\n") || !strings.Contains(text, name+"=") || !strings.Contains(text, strconv.Quote(value)) {
+	if code <= 0 || strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, "\n") ||
+		!strings.Contains(text, name+"=") || !strings.Contains(text, strconv.Quote(value)) {
 		t.Errorf("exit code %d; want one line with the variable and its value: %.500q", code, text)
 	}
 	if p.stdout.Len() > 0 {
@@ -515,7 +528,8 @@ func TestAddressInUse(t *testing.T) {
 	addr := ln.Addr().String()
 	p := launch(t, []string{"WEIR_LISTEN=" + addr})
 	code, text := p.exit(t), p.stderr.String()
-	if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "WEIR_LISTEN") || !strings.Contains(text, addr) || !strings.Contains(text, "in use") {
+	if code <= 0 || strings.Count(text, "\n") != 1 || !strings.Contains(text, "WEIR_LISTEN") ||
+		!strings.Contains(text, addr) || !strings.Contains(text, "in use") {
 		t.Errorf("exit code %d; want one line with the variable, the address and the reason: %q", code, text)
 	}
 }
@@ -539,7 +553,7 @@ func TestOwner(t *testing.T) {
 			}
 			p.addr = owner
 			if remaining, _ := p.check(t); remaining != 8 {
-				t.Errorf("somebody else answers at %s: remaining %d", owner, remaining)
+				t.Errorf("another process answers at %s: remaining %d", owner, remaining)
 			}
 		})
 	}
@@ -560,7 +574,9 @@ func TestHealth(t *testing.T) {
 	_, port, _ := net.SplitHostPort(p.addr)
 	p.addr = "127.0.0.1:" + port
 	// A proxy is for calls that leave the machine. HTTP clients know that of loopback addresses only.
-	for _, listen := range []string{"127.0.0.1:" + port, "localhost:" + port, ":" + port, "0.0.0.0:" + port, "[::]:" + port, owner} {
+	for _, listen := range []string{
+		"127.0.0.1:" + port, "localhost:" + port, ":" + port, "0.0.0.0:" + port, "[::]:" + port, owner,
+	} {
 		code, stdout, stderr := askHealth(t, "WEIR_LISTEN="+listen, "HTTP_PROXY=http://127.0.0.1:1")
 		if code != 0 || stdout != "" || stderr != "" {
 			t.Errorf("WEIR_LISTEN=%s: exit code %d, %q, %q", listen, code, stdout, stderr)
@@ -597,7 +613,7 @@ func TestHealthOfSomethingElse(t *testing.T) {
 	}
 }
 
-// listens says whether somebody listens at the process's address.
+// listens reports whether anything listens at the process's address.
 func (p *process) listens() bool {
 	conn, err := net.Dial("tcp", p.addr)
 	if err == nil {
@@ -606,7 +622,7 @@ func (p *process) listens() bool {
 	return err == nil
 }
 
-// TestStopFinishesRequests: who has been let in is answered.
+// TestStopFinishesRequests: what has been let in is answered.
 func TestStopFinishesRequests(t *testing.T) {
 	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -631,7 +647,7 @@ func TestStopFinishesRequests(t *testing.T) {
 	}
 }
 
-// TestDrainDelay: while whoever sends the requests learns of it, they are answered.
+// TestDrainDelay: while those that send requests learn of it, they are answered.
 func TestDrainDelay(t *testing.T) {
 	t.Parallel()
 	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -665,7 +681,7 @@ func TestDrainDelay(t *testing.T) {
 	}
 }
 
-// TestInterruptSkipsDelay: who presses Ctrl-C wants it to end.
+// TestInterruptSkipsDelay: people that press Ctrl-C want it to end.
 func TestInterruptSkipsDelay(t *testing.T) {
 	t.Parallel()
 	p := serving(t, "WEIR_DRAIN_DELAY=1h")

@@ -23,8 +23,8 @@ var (
 	errTooLarge = errors.New("the body is too large")
 )
 
-// usedBodies keeps the memory of large bodies (as *[]byte) for others, since the garbage collector would have little else
-// to do.
+// usedBodies keeps the memory of large bodies (as *[]byte) for others, since the garbage collector would have little
+// else to do.
 var usedBodies sync.Pool
 
 // readBody reads the whole body into x, or answers why it can't and returns false.
@@ -133,7 +133,8 @@ func freeBody(large []byte) {
 // A memoryBudget is the memory that large bodies share, with what is made of them.
 type memoryBudget struct{ used atomic.Int64 }
 
-// reserve has x hold three times size of the budget: for the body, its items and the answer. It reports whether there is as much.
+// reserve has x hold three times size of the budget: for the body, its items and the answer. It reports whether there
+// is as much.
 func (x *exchange) reserve(b *memoryBudget, size int64) bool {
 	more := 3*size - x.held
 	x.held += more

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestUnreadableBodies sends what is no message of checks. Where there is an item that could have been counted, it comes
-// first, so that reading piece by piece would show.
+// TestUnreadableBodies sends what is no message of checks. Where there is an item that could have been counted, it
+// comes first, so that reading piece by piece would show.
 func TestUnreadableBodies(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("[", 10_000)
@@ -117,8 +117,11 @@ func TestUnreadableBodies(t *testing.T) {
 
 		{"gzip without saying so", gzipped(message(item)), "byte 0"},
 	}
-	for _, name := range []string{"name", "unique_key", "hits", "limit", "duration", "algorithm", "behavior", "burst", "time_zone"} {
-		cases = append(cases, struct{ name, body, says string }{"null for " + name, field(name, "null"), "rate_limits[1]." + name})
+	for _, name := range []string{
+		"name", "unique_key", "hits", "limit", "duration", "algorithm", "behavior", "burst", "time_zone",
+	} {
+		body, says := field(name, "null"), "rate_limits[1]."+name
+		cases = append(cases, struct{ name, body, says string }{"null for " + name, body, says})
 	}
 	eachProtocol(t, func(t *testing.T, c *http.Client) {
 		n := start(t)
@@ -205,7 +208,9 @@ func TestContentEncoding(t *testing.T) {
 func TestContentType(t *testing.T) {
 	t.Parallel()
 	n, c := start(t), newClient(t, 1)
-	for _, kind := range []string{"", "application/json", "application/x-www-form-urlencoded", "text/plain; charset=latin1", "nonsense"} {
+	for _, kind := range []string{
+		"", "application/json", "application/x-www-form-urlencoded", "text/plain; charset=latin1", "nonsense",
+	} {
 		if got := n.check(t, c, message(with("hits", "0")), "Content-Type", kind).results(t); got[0].Status != "OK" {
 			t.Errorf("Content-Type %q: %+v", kind, got)
 		}
@@ -264,7 +269,8 @@ func TestItemErrors(t *testing.T) {
 			key := with("unique_key", strconv.Quote(fmt.Sprint("case ", i)))
 			a := n.check(t, c, message(key, tt.item, key))
 			got := a.results(t)
-			if len(got) != 3 || got[0].Status != "OK" || *got[0].Remaining != 9 || got[2].Status != "OK" || *got[2].Remaining != 8 {
+			if len(got) != 3 || got[0].Status != "OK" || *got[0].Remaining != 9 ||
+				got[2].Status != "OK" || *got[2].Remaining != 8 {
 				t.Fatalf("%.200s: its neighbours must be decided as ever: %.1000s", tt.item, a.body)
 			}
 			if got[1].Status != "ERROR" || !strings.HasPrefix(got[1].Error, tt.field+": ") {
@@ -279,7 +285,8 @@ func TestItemErrors(t *testing.T) {
 	})
 }
 
-// checkErrorMembers looks at the second result as it was sent: an ERROR has no number that could be taken for an answer.
+// checkErrorMembers looks at the second result as it was sent: an ERROR has no number that could be taken for an
+// answer.
 func checkErrorMembers(t *testing.T, a answer) {
 	t.Helper()
 	var sent struct {
@@ -302,8 +309,10 @@ func TestResult(t *testing.T) {
 		n := start(t)
 		for i, want := range []string{
 			`{"rate_limits":[{"status":"OK","limit":10,"remaining":9,"reset_time":1700000060000,"metadata":{"owner":"node"}}]}`,
-			`{"rate_limits":[{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":1700000060000,"retry_after":60000,"metadata":{"owner":"node"}}]}`,
-			`{"rate_limits":[{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":1700000060000,"metadata":{"owner":"node","reason":"hits_exceed_capacity"}}]}`,
+			`{"rate_limits":[{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":1700000060000,` +
+				`"retry_after":60000,"metadata":{"owner":"node"}}]}`,
+			`{"rate_limits":[{"status":"OVER_LIMIT","limit":10,"remaining":9,"reset_time":1700000060000,` +
+				`"metadata":{"owner":"node","reason":"hits_exceed_capacity"}}]}`,
 		} {
 			a := n.check(t, c, message(with("hits", []string{"1", "10", "11"}[i])))
 			if strings.TrimSuffix(a.body, "\n") != want || a.status != 200 {

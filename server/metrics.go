@@ -19,8 +19,8 @@ type metrics struct {
 }
 
 // reasons lists why requests are refused as a whole.
-var reasons = []string{"busy", "certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic", "peer",
-	"timeout", "too_large", "unreadable"}
+var reasons = []string{"busy", "certificate", "connections", "cross_origin", "encoding", "method", "not_found", "panic",
+	"peer", "timeout", "too_large", "unreadable"}
 
 func newMetrics(version string) *metrics {
 	set := vm.NewSet()
@@ -32,7 +32,8 @@ func newMetrics(version string) *metrics {
 	m.duration = set.NewPrometheusHistogramExt("weir_request_duration_seconds",
 		[]float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10})
 	set.NewGauge("weir_connections", func() float64 { return float64(m.conns.Load()) })
-	set.NewGauge(fmt.Sprintf(`weir_build_info{version=%q,goversion=%q}`, version, runtime.Version()), func() float64 { return 1 })
+	info := fmt.Sprintf(`weir_build_info{version=%q,goversion=%q}`, version, runtime.Version())
+	set.NewGauge(info, func() float64 { return 1 })
 	return m
 }
 

@@ -17,7 +17,7 @@ import (
 	member "weir/server/node"
 )
 
-// parseMetrics reads the Prometheus text format, strictly, and gives the values by series. Labels are sorted.
+// parseMetrics reads the Prometheus text format, strictly, and returns the values by series. Labels are sorted.
 func parseMetrics(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	values, err := parseExposition(text)
@@ -134,7 +134,8 @@ func (e *exposition) sample(name string, labels map[string]string, value float64
 	return nil
 }
 
-// checkHistograms wants buckets in order, cumulative, up to +Inf, which is the count. Go's own histograms have no count.
+// checkHistograms wants buckets in order, cumulative, up to +Inf, which is the count. Go's own histograms have no
+// count.
 func (e *exposition) checkHistograms() error {
 	for key, buckets := range e.buckets {
 		last := buckets[len(buckets)-1]
@@ -156,7 +157,7 @@ func (e *exposition) checkHistograms() error {
 	return nil
 }
 
-// parseLabels reads labels in braces, if there are any, and gives what follows them.
+// parseLabels reads labels in braces, if there are any, and returns what follows them.
 func parseLabels(text string) (labels map[string]string, rest string, err error) {
 	labels = map[string]string{}
 	if !strings.HasPrefix(text, "{") {
@@ -269,7 +270,7 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// metrics gives the values of /metrics by series.
+// metrics returns the values of /metrics by series.
 func (n *node) metrics(t *testing.T, c *http.Client) map[string]float64 {
 	t.Helper()
 	a := n.get(t, c, "/metrics")
@@ -300,13 +301,17 @@ func TestMetrics(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, c *http.Client) {
 		n := start(t)
 		of := func(algorithm, members string) string {
-			return `{"name":"n","unique_key":"` + algorithm + `","duration":60000,"algorithm":"` + algorithm + `",` + members + `}`
+			return `{"name":"n","unique_key":"` + algorithm + `","duration":60000,` +
+				`"algorithm":"` + algorithm + `",` + members + `}`
 		}
 		token, leaky, sliding, none := "TOKEN_BUCKET", "LEAKY_BUCKET", "SLIDING_WINDOW", "NO_BUCKET"
 		for _, items := range [][]string{
 			{of(token, `"limit":2`)},
 			{of(token, `"limit":2`), of(token, `"limit":2`), of(leaky, `"limit":1,"burst":-1`)},
-			{of(leaky, `"limit":1`), of(leaky, `"limit":1`), of(sliding, `"limit":0`), of(sliding, `"limit":-1`), of(none, `"limit":1`), of(none, `"limit":1`)},
+			{
+				of(leaky, `"limit":1`), of(leaky, `"limit":1`), of(sliding, `"limit":0`), of(sliding, `"limit":-1`),
+				of(none, `"limit":1`), of(none, `"limit":1`),
+			},
 			slices.Repeat([]string{of(sliding, `"limit":1000,"hits":0`)}, 1000),
 		} {
 			n.check(t, c, message(items...)).results(t)
@@ -328,8 +333,8 @@ func TestMetrics(t *testing.T) {
 		expect(t, got, "weir_checks_total", map[string]float64{
 			checks("token_bucket", "ok"): 2, checks("token_bucket", "over_limit"): 1,
 			checks("leaky_bucket", "ok"): 1, checks("leaky_bucket", "over_limit"): 1, checks("leaky_bucket", "error"): 1,
-			checks("sliding_window", "ok"): 1000, checks("sliding_window", "over_limit"): 1, checks("sliding_window", "error"): 1,
-			checks("unknown", "error"): 2,
+			checks("sliding_window", "ok"): 1000, checks("sliding_window", "over_limit"): 1,
+			checks("sliding_window", "error"): 1, checks("unknown", "error"): 2,
 		})
 		expect(t, got, "weir_rejected_requests_total", map[string]float64{
 			`weir_rejected_requests_total{reason="unreadable"}`:   3,
@@ -341,11 +346,10 @@ func TestMetrics(t *testing.T) {
 		})
 		expect(t, got, "weir_request_items_sum", map[string]float64{"weir_request_items_sum": 1010})
 		expect(t, got, "weir_request_items_count", map[string]float64{"weir_request_items_count": 4})
+		bucket := func(le string) string { return `weir_request_items_bucket{le="` + le + `"}` }
 		expect(t, got, "weir_request_items_bucket", map[string]float64{
-			`weir_request_items_bucket{le="1"}`: 1, `weir_request_items_bucket{le="2"}`: 1, `weir_request_items_bucket{le="5"}`: 2,
-			`weir_request_items_bucket{le="10"}`: 3, `weir_request_items_bucket{le="20"}`: 3, `weir_request_items_bucket{le="50"}`: 3,
-			`weir_request_items_bucket{le="100"}`: 3, `weir_request_items_bucket{le="200"}`: 3, `weir_request_items_bucket{le="500"}`: 3,
-			`weir_request_items_bucket{le="1000"}`: 4, `weir_request_items_bucket{le="+Inf"}`: 4,
+			bucket("1"): 1, bucket("2"): 1, bucket("5"): 2, bucket("10"): 3, bucket("20"): 3, bucket("50"): 3,
+			bucket("100"): 3, bucket("200"): 3, bucket("500"): 3, bucket("1000"): 4, bucket("+Inf"): 4,
 		})
 		expect(t, got, "weir_request_duration_seconds_count", map[string]float64{"weir_request_duration_seconds_count": 4})
 		expect(t, got, "weir_state_entries", map[string]float64{"weir_state_entries": 2})
@@ -361,7 +365,8 @@ func TestStateMetrics(t *testing.T) {
 	c := newClient(t, 1)
 	fill := func(prefix, limit string, keys int) {
 		for i := range keys {
-			n.check(t, c, message(fmt.Sprintf(`{"name":%q,"unique_key":"%d","limit":%s,"duration":60000}`, prefix, i, limit))).results(t)
+			item := fmt.Sprintf(`{"name":%q,"unique_key":"%d","limit":%s,"duration":60000}`, prefix, i, limit)
+			n.check(t, c, message(item)).results(t)
 		}
 	}
 	const used, drained = `weir_state_evictions_total{kind="used"}`, `weir_state_evictions_total{kind="drained"}`
@@ -395,7 +400,10 @@ func TestMetricsHideRequests(t *testing.T) {
 	t.Parallel()
 	n, c := start(t), newClient(t, 1)
 	before := n.metrics(t, c)
-	for i, odd := range []string{`secret`, `secret"`, `secret\`, "secret\n", `secret{}`, `secret"} 1`, "secret\u2028é\U0001f600", "secret\x7f", strings.Repeat("secret", 30)} {
+	for i, odd := range []string{
+		`secret`, `secret"`, `secret\`, "secret\n", `secret{}`, `secret"} 1`, "secret\u2028é\U0001f600", "secret\x7f",
+		strings.Repeat("secret", 30),
+	} {
 		text := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(odd)
 		for _, field := range []string{"name", "unique_key", "algorithm", "behavior", "time_zone"} {
 			n.check(t, c, message(with(field, `"`+text+`"`))).results(t)
@@ -429,10 +437,14 @@ func TestMetricsOfTheProcess(t *testing.T) {
 			t.Errorf("%s is %v", key, value)
 		}
 	}
-	if !strings.Contains(info, "version="+strconv.Quote(odd)) || !strings.Contains(info, `goversion="go1.`) || !strings.HasSuffix(info, " 1") {
+	if !strings.Contains(info, "version="+strconv.Quote(odd)) || !strings.Contains(info, `goversion="go1.`) ||
+		!strings.HasSuffix(info, " 1") {
 		t.Errorf("weir_build_info: %q", info)
 	}
-	for _, key := range []string{"go_goroutines", "go_memstats_alloc_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"} {
+	for _, key := range []string{
+		"go_goroutines", "go_memstats_alloc_bytes", "process_cpu_seconds_total", "process_resident_memory_bytes",
+		"process_start_time_seconds",
+	} {
 		if got[key] <= 0 && key != "process_cpu_seconds_total" {
 			t.Errorf("%s is %v", key, got[key])
 		}

@@ -67,7 +67,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// with gives the lines that hold all parts, and a channel that tells when there are more lines.
+// with returns the lines that hold all parts, and a channel that tells when there are more lines.
 func (l *lines) with(parts ...string) (found []string, grown <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *lines) with(parts ...string) (found []string, grown <-chan struct{}) {
 	return found, l.grown
 }
 
-// wait waits for a line that holds all parts, and gives its fields.
+// wait waits for a line that holds all parts, and returns its fields.
 func (l *lines) wait(t *testing.T, parts ...string) map[string]any {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -106,7 +106,8 @@ func (l *lines) wait(t *testing.T, parts ...string) map[string]any {
 func fields(t *testing.T, line string) map[string]any {
 	t.Helper()
 	var m map[string]any
-	if err := json.Unmarshal([]byte(line), &m); err != nil || strings.Count(line, "\n") != 1 || !strings.HasSuffix(line, "\n") {
+	err := json.Unmarshal([]byte(line), &m)
+	if err != nil || strings.Count(line, "\n") != 1 || !strings.HasSuffix(line, "\n") {
 		t.Fatalf("not one line of JSON (%v): %q", err, line)
 	}
 	return m
@@ -383,7 +384,7 @@ func (s *slowCheck) wait(t *testing.T) error {
 	return nil
 }
 
-// finish sends the rest of the body and gives the answer.
+// finish sends the rest of the body and returns the answer.
 func (s *slowCheck) finish(t *testing.T) answer {
 	t.Helper()
 	s.send(t, message(item)[20:])
@@ -423,7 +424,7 @@ func listen(conn net.Conn) *rest {
 	return r
 }
 
-// open says whether the other side has kept the connection open for as long as the test was willing to wait.
+// open reports whether the other side has kept the connection open for as long as the test was willing to wait.
 func (r *rest) open() bool { return errors.Is(r.err, os.ErrDeadlineExceeded) }
 
 // send writes text as it is.
@@ -461,7 +462,7 @@ func eventually(t *testing.T, what string, ask func() bool) {
 	}
 }
 
-// refusesConnections says whether nobody listens at the node's address any more.
+// refusesConnections reports whether nothing listens at the node's address any more.
 func (n *node) refusesConnections() bool {
 	conn, err := net.Dial("tcp", n.addr)
 	if err == nil {

@@ -39,7 +39,8 @@ func (s *Server) observePeer(w http.ResponseWriter, r *http.Request) {
 	s.node.SetHeaders(w.Header())
 }
 
-// writePeer answers a peer, which is to know why: by the list that this node has by now, or that it has begun to leave meanwhile.
+// writePeer answers a peer, which is to know why: by the list that this node has by now, or that it has begun to leave
+// meanwhile.
 func (s *Server) writePeer(w http.ResponseWriter, body []byte) {
 	s.node.SetHeaders(w.Header())
 	writeJSON(w, http.StatusOK, body)
@@ -76,13 +77,14 @@ func (s *Server) handlePeerTake(w http.ResponseWriter, r *http.Request) {
 	s.handleMessage(w, r, names, func(from string) any { return s.node.Give(from, names.Names) })
 }
 
-// handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its calls.
+// handlePeerLeave answers POST /v1/peer/leave, from a node that is about to stop. Its header says so, as in all its
+// calls.
 func (s *Server) handlePeerLeave(w http.ResponseWriter, r *http.Request) {
 	s.handleMessage(w, r, new(struct{}), func(string) any { return struct{}{} })
 }
 
-// handleMessage reads what another node tells into a message, and answers it, or why it can't. What is in the message is answer's
-// only as long as that runs.
+// handleMessage reads what another node tells into a message, and answers it, or why it can't. What is in the message
+// is answer's only as long as that runs.
 func (s *Server) handleMessage(w http.ResponseWriter, r *http.Request, message any, answer func(from string) any) {
 	s.observePeer(w, r)
 	x := exchanges.Get().(*exchange)
@@ -117,8 +119,8 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// isPeer reports whether r comes with the secret, or with a certificate of a listed node. Without either being configured every
-// caller is a peer, which package config allows among loopback addresses only.
+// isPeer reports whether r comes with the secret, or with a certificate of a listed node. Without either being
+// configured every caller is a peer, which package config allows among loopback addresses only.
 func (s *Server) isPeer(r *http.Request) bool {
 	if len(s.secrets) == 0 && !s.clientCerts {
 		return true
@@ -129,7 +131,8 @@ func (s *Server) isPeer(r *http.Request) bool {
 	for i := range s.secrets {
 		same = hmac.Equal(sum[:], s.secrets[i][:]) || same
 	}
-	return bearer && same || s.clientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && s.listed(r.TLS.PeerCertificates[0])
+	verified := s.clientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return bearer && same || verified && s.listed(r.TLS.PeerCertificates[0])
 }
 
 // listed reports whether a certificate names a node of the cluster.

@@ -12,7 +12,10 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, c *http.Client) {
 		n := start(t)
-		for _, path := range []string{"/v1", "/v1/", "/v1/check/", "/v1/check/x", "//v1/check", "/V1/CHECK", "/v1%2Fcheck", "/v1/check%00", "/healthz/", "/../etc/passwd", "/debug/pprof/", "/favicon.ico"} {
+		for _, path := range []string{
+			"/v1", "/v1/", "/v1/check/", "/v1/check/x", "//v1/check", "/V1/CHECK", "/v1%2Fcheck", "/v1/check%00",
+			"/healthz/", "/../etc/passwd", "/debug/pprof/", "/favicon.ico",
+		} {
 			for _, method := range []string{"GET", "POST", "DELETE"} {
 				do(t, c, n.request(t, method, path, nil)).refusal(t, http.StatusNotFound, "path")
 			}
@@ -52,7 +55,9 @@ func TestHead(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, c *http.Client) {
 		n := start(t)
-		for path, status := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/nowhere": 404, "/v1/check": 405} {
+		for path, status := range map[string]int{
+			"/healthz": 200, "/readyz": 200, "/metrics": 200, "/nowhere": 404, "/v1/check": 405,
+		} {
 			head, get := do(t, c, n.request(t, "HEAD", path, nil)), n.get(t, c, path)
 			if head.status != status || get.status != status || head.body != "" {
 				t.Errorf("%s: HEAD gives %d %q, GET gives %d; want %d", path, head.status, head.body, get.status, status)
@@ -75,19 +80,21 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestNoPeers: a node without a cluster counts for nobody else.
+// TestNoPeers: a node without a cluster counts for no other.
 func TestNoPeers(t *testing.T) {
 	t.Parallel()
 	n, c := start(t), newClient(t, 2)
-	do(t, c, n.request(t, "POST", "/v1/peer/batch", strings.NewReader(message(item)))).refusal(t, http.StatusForbidden, "peers")
+	r := n.request(t, "POST", "/v1/peer/batch", strings.NewReader(message(item)))
+	do(t, c, r).refusal(t, http.StatusForbidden, "peers")
 	n.untouched(t, c)
 	got := n.get(t, c, "/v1/peers")
-	if want := `{"self":"node","nodes":[]}`; got.status != 200 || strings.TrimSpace(got.body) != want || got.header.Get("Content-Type") != "application/json" {
+	if want := `{"self":"node","nodes":[]}`; got.status != 200 || strings.TrimSpace(got.body) != want ||
+		got.header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 
-// TestCrossOrigin: a page that somebody visits must not use up his limits. Everything that isn't a browser may.
+// TestCrossOrigin: a page must not use up the limits of its visitors. Everything that isn't a browser may.
 func TestCrossOrigin(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, c *http.Client) {
@@ -154,18 +161,20 @@ func TestPanic(t *testing.T) {
 				got := read(t, resp)
 				got.refusal(t, http.StatusInternalServerError, "internal")
 				if strings.Contains(got.body, "cause") {
-					t.Errorf("it is nobody's business: %s", got.body)
+					t.Errorf("it is no business of callers: %s", got.body)
 				}
 				line := n.log.wait(t, `"level":"error"`, `"request_id":"`+got.header.Get("X-Request-Id")+`"`)
 				if stack, _ := line["stack"].(string); !strings.Contains(stack, "breaking.Read") {
 					t.Errorf("no stack of the panic: %v", line)
 				}
-				if message, _ := line["message"].(string); !strings.Contains(message, "panic") || cause != nil && !strings.Contains(message, "the cause") {
+				if message, _ := line["message"].(string); !strings.Contains(message, "panic") ||
+					cause != nil && !strings.Contains(message, "the cause") {
 					t.Errorf("no cause: %v", line)
 				}
 			}
 			n.untouched(t, c)
-			expect(t, n.metrics(t, c), "weir_rejected_requests_total", map[string]float64{`weir_rejected_requests_total{reason="panic"}`: 20})
+			expect(t, n.metrics(t, c), "weir_rejected_requests_total",
+				map[string]float64{`weir_rejected_requests_total{reason="panic"}`: 20})
 		})
 	}
 }
@@ -185,8 +194,8 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestRequestID: what the caller calls his request is repeated to him and in the log, unless it could be an attack on who
-// reads the log.
+// TestRequestID: the id that a caller sends is repeated in the answer and in the log, unless it could be an attack on
+// those that read the log.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -310,7 +319,8 @@ func TestAccessLogOfPanic(t *testing.T) {
 	n.log.wait(t, `"message":"request"`, `"path":"/v1/check"`, `"status":500`)
 }
 
-// TestRefusalsAreThinnedOut: whoever sends rubbish must not fill the disk, and whoever debugs it must find some.
+// TestRefusalsAreThinnedOut: rubbish that is sent must not fill the disk, and must be found in part when it is
+// debugged.
 func TestRefusalsAreThinnedOut(t *testing.T) {
 	t.Parallel()
 	n, c := start(t), newClient(t, 1)
@@ -329,7 +339,8 @@ func TestRefusalsAreThinnedOut(t *testing.T) {
 		if id, _ := got["request_id"].(string); !ids[id] {
 			t.Errorf("no request has the id of %s", line)
 		}
-		if got["level"] != "warn" || got["status"] != 400.0 || got["error"] == nil || got["path"] != "/v1/check" || got["method"] != "POST" || got["from"] == nil {
+		if got["level"] != "warn" || got["status"] != 400.0 || got["error"] == nil || got["path"] != "/v1/check" ||
+			got["method"] != "POST" || got["from"] == nil {
 			t.Errorf("%s", line)
 		}
 	}
@@ -338,7 +349,7 @@ func TestRefusalsAreThinnedOut(t *testing.T) {
 	}
 }
 
-// TestHandler serves the API from somebody else's listener.
+// TestHandler serves the API from another listener.
 func TestHandler(t *testing.T) {
 	t.Parallel()
 	n := start(t)

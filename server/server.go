@@ -1,8 +1,8 @@
-// Package server is the doors of a node: its HTTP API for clients and for peers. It reads requests, keeps them within bounds, has
-// the node decide on them, and writes the answers.
+// Package server is the doors of a node: its HTTP API for clients and for peers. It reads requests, keeps them within
+// bounds, has the node decide on them, and writes the answers.
 //
-// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it, has
-// [node.Node.CheckAll] decide, and writes one answer.
+// The way of a check: [Server.Handler] routes it to handleCheck, which reads the body, has package limits decode it,
+// has [node.Node.CheckAll] decide, and writes one answer.
 package server
 
 import (
@@ -35,7 +35,7 @@ type Options struct {
 	PeerSecrets []string // any of which peers must send; none: they need not, unless TLS has an authority
 	TLS         *TLS     // nil serves without
 
-	MaxConns    int           // connections at a time, and requests; 64 more are for health checks and peers; 0 means 10,000
+	MaxConns    int           // connections, and requests; 64 more are for health checks and peers; 0 means 10,000
 	ReadTimeout time.Duration // for a request to arrive, or an answer to leave; 0 means 10 s
 }
 
@@ -94,7 +94,8 @@ func New(o Options) *Server {
 	return s
 }
 
-// Handler returns the API for programs that have a listener of their own. It has no timeouts and does not count connections.
+// Handler returns the API for programs that have a listener of their own. It has no timeouts and does not count
+// connections.
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Serve answers on ln until Shutdown or Stop, and then returns nil.
@@ -124,10 +125,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Stop ends s and its node so that as little as possible is lost. For delay, or until something comes from hurry, all goes on:
-// /readyz says that this node takes no more work, and peers take over its limits. Then, within timeout, it hands over the rest,
-// finishes the requests that are being answered, and hands over what those have counted; what is left goes to the node's
-// snapshot. The error is that requests had to be cut off.
+// Stop ends s and its node so that as little as possible is lost. For delay, or until something comes from hurry, all
+// goes on: /readyz says that this node takes no more work, and peers take over its limits. Then, within timeout, it
+// hands over the rest, finishes the requests that are being answered, and hands over what those have counted; what is
+// left goes to the node's snapshot. The error is that requests had to be cut off.
 func (s *Server) Stop(delay, timeout time.Duration, hurry <-chan os.Signal) error {
 	s.Drain()
 	s.node.StartLeaving()
@@ -190,12 +191,12 @@ func allowedMethods(r chi.Routes, path string) string {
 	}), ", ")
 }
 
-// spareConns are for what must get through when clients have taken all other connections: health checks and peers. Others hear
-// there that the node is full.
+// spareConns are for what must get through when clients have taken all other connections: health checks and peers.
+// Others hear there that the node is full.
 const spareConns = 64
 
-// connected counts a new connection, marks it if it is a spare one, and closes it at once if those are taken, too: a quick
-// refusal is better than a queue.
+// connected counts a new connection, marks it if it is a spare one, and closes it at once if those are taken, too: a
+// quick refusal is better than a queue.
 func (s *Server) connected(ctx context.Context, c net.Conn) context.Context {
 	n := s.metrics.conns.Add(1)
 	if n > s.maxConns {

@@ -20,8 +20,8 @@ func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`+"\n"))
 }
 
-// handleReady says whether this node takes work. It does not ask for other nodes: that they are away is no reason to be sent
-// nothing.
+// handleReady reports whether this node takes work. It does not ask for other nodes: that they are away is no reason to
+// be sent nothing.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	switch status := s.node.Status(); {
 	case s.draining.Load():
@@ -124,8 +124,8 @@ func isToken(id string) bool {
 	return id != "" && len(id) <= 64 && strings.IndexFunc(id, func(r rune) bool { return !plain(r) }) < 0
 }
 
-// AskHealth asks the weir that listens at an address of this machine, host:port, whether it lives; nil if so. The host may be
-// empty or unspecified.
+// AskHealth asks the weir that listens at an address of this machine, host:port, whether it lives; nil if so. The host
+// may be empty or unspecified.
 func AskHealth(listen string, overTLS bool) error {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -134,8 +134,8 @@ func AskHealth(listen string, overTLS bool) error {
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "localhost"
 	}
-	// Without a proxy, which is for calls that leave this machine. The certificate is for the name that others use; what listens
-	// here is asked whether it lives, no more.
+	// Without a proxy, which is for calls that leave this machine. The certificate is for the name that others use; what
+	// listens here is asked whether it lives, no more.
 	scheme, client := "http://", http.Client{
 		Timeout:   2 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},

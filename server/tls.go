@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A TLS holds a node's certificate, and the authority that signs those of others, read from files again as they change. It
-// is safe for concurrent use.
+// A TLS holds a node's certificate, and the authority that signs those of others, read from files again as they change.
+// It is safe for concurrent use.
 type TLS struct {
 	certFile, keyFile, caFile string
 	current                   atomic.Pointer[material]
@@ -90,14 +90,15 @@ func (t *TLS) Run(ctx context.Context, log zerolog.Logger) {
 // HasCA reports whether clients need a certificate.
 func (t *TLS) HasCA() bool { return t.caFile != "" }
 
-// Server is the configuration for connections to this node. Certificates are asked for but not demanded: that is the handler's
-// matter, since health checks have none.
+// Server is the configuration for connections to this node. Certificates are asked for but not demanded: that is the
+// handler's matter, since health checks have none.
 func (t *TLS) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			m := t.current.Load()
-			c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*m.cert}, NextProtos: []string{"h2", "http/1.1"}}
+			c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+			c.Certificates = []tls.Certificate{*m.cert}
 			if m.ca != nil {
 				c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, m.ca
 			}
@@ -106,8 +107,8 @@ func (t *TLS) Server() *tls.Config {
 	}
 }
 
-// Client is the configuration for calls to the peer at a host: this node's certificate, and the authority (or the system's
-// ones) to verify by that the peer's is for that name or address.
+// Client is the configuration for calls to the peer at a host: this node's certificate, and the authority (or the
+// system's ones) to verify by that the peer's is for that name or address.
 func (t *TLS) Client(host string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,

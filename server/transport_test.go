@@ -20,8 +20,8 @@ import (
 	member "weir/server/node"
 )
 
-// impatient gives a request little time to arrive: enough for whoever sends it in one go, also on a machine that is busy
-// with other tests.
+// impatient gives a request little time to arrive: enough for a client that sends it in one go, also on a machine that
+// is busy with other tests.
 func impatient(_ *member.Options, o *server.Options) { o.ReadTimeout = 2 * time.Second }
 
 // whileOthers has another client checked, again and again, until done is closed.
@@ -186,7 +186,8 @@ func TestBrokenChunks(t *testing.T) {
 	t.Parallel()
 	n, c := start(t), newClient(t, 1)
 	conn := n.dial(t)
-	send(t, conn, post("Transfer-Encoding: chunked")+strconv.FormatInt(int64(len(message(item))), 16)+"\r\n"+message(item)+"\r\nnonsense\r\n")
+	size := strconv.FormatInt(int64(len(message(item))), 16)
+	send(t, conn, post("Transfer-Encoding: chunked")+size+"\r\n"+message(item)+"\r\nnonsense\r\n")
 	receive(t, conn).refusal(t, http.StatusBadRequest, "body")
 	n.untouched(t, c)
 }
@@ -277,12 +278,13 @@ func TestProtocolsAgree(t *testing.T) {
 	}
 }
 
-// TestUpgradeIsIgnored: whoever offers to switch to HTTP/2 is answered in HTTP/1.1, which he must be able to do.
+// TestUpgradeIsIgnored: clients that offer to switch to HTTP/2 are answered in HTTP/1.1, which they must know.
 func TestUpgradeIsIgnored(t *testing.T) {
 	t.Parallel()
 	n := start(t)
 	conn := n.dial(t)
-	send(t, conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")
+	send(t, conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"+
+		"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")
 	if got := receive(t, conn); got.status != 200 || got.proto != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -358,7 +360,8 @@ func TestDrain(t *testing.T) {
 		}
 		n.server.Drain()
 		got := n.get(t, c, "/readyz")
-		if got.status != 503 || got.header.Get("Content-Type") != "application/json" || !strings.Contains(got.body, `"error":"`) {
+		if got.status != 503 || got.header.Get("Content-Type") != "application/json" ||
+			!strings.Contains(got.body, `"error":"`) {
 			t.Errorf("/readyz: %d %s; want 503 and a reason", got.status, got.body)
 		}
 		if got := n.get(t, c, "/healthz"); got.status != 200 {
@@ -433,7 +436,8 @@ func TestBusy(t *testing.T) {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
 	}
-	expect(t, n.metrics(t, c), "weir_rejected_requests_total", map[string]float64{`weir_rejected_requests_total{reason="busy"}`: 3})
+	expect(t, n.metrics(t, c), "weir_rejected_requests_total",
+		map[string]float64{`weir_rejected_requests_total{reason="busy"}`: 3})
 	for i, s := range []*slowCheck{first, second} {
 		if got := s.finish(t).results(t); *got[0].Remaining != int64(9-i) {
 			t.Errorf("%+v", got)
@@ -462,7 +466,7 @@ func TestMaxConns(t *testing.T) {
 		t.Fatalf("the third connection: %q, %v; want it closed without an answer", got, err)
 	}
 
-	// One of the two asks for the metrics, since nobody else can.
+	// One of the two asks for the metrics, since no other can.
 	value := func(series string) float64 {
 		send(t, first, "GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n")
 		got := receive(t, first)

@@ -15,8 +15,8 @@ import (
 	"testing/fstest"
 )
 
-// mayImport holds, for each package of the module, the others that it may import: those below it, so that imports go one way. A
-// new package needs a place here. Some of the packages may not be there.
+// mayImport holds, for each package of the module, the others that it may import: those below it, so that imports go
+// one way. A new package needs a place here. Some of the packages may not be there.
 var mayImport = map[string][]string{
 	".":               {"server", "server/config", "server/node"},
 	"server/config":   {"limits", "limits/wire", "peers", "peers/discovery", "server", "server/node"},

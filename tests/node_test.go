@@ -77,7 +77,10 @@ func newNode(t *testing.T, name string, m member.Options, s server.Options) *nod
 		t.Fatal(err)
 	}
 	s.Node = made
-	n := &node{name: name, url: "http://" + name, member: made, peers: made.Peers(), global: made.Global(), server: server.New(s), client: http.DefaultClient}
+	n := &node{
+		name: name, url: "http://" + name, member: made, peers: made.Peers(), global: made.Global(),
+		server: server.New(s), client: http.DefaultClient,
+	}
 	if s.TLS != nil {
 		n.url = "https://" + name
 	}
@@ -110,7 +113,7 @@ func (n *node) kill() {
 	n.stop()
 }
 
-// post sends a body to /v1/check and gives the answer's status and body.
+// post sends a body to /v1/check and returns the answer's status and body.
 func (n *node) post(t *testing.T, body []byte) (int, []byte) {
 	t.Helper()
 	resp, err := n.client.Post(n.url+"/v1/check", "application/json", bytes.NewReader(body))
@@ -136,7 +139,7 @@ type result struct {
 	Metadata   map[string]string
 }
 
-// check sends items, each a JSON object, and gives their results.
+// check sends items, each a JSON object, and returns their results.
 func (n *node) check(t *testing.T, items ...json.RawMessage) []result {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"rate_limits": items})
@@ -159,7 +162,7 @@ func (n *node) check(t *testing.T, items ...json.RawMessage) []result {
 	return message.RateLimits
 }
 
-// metrics gives a node's metrics by their names with labels.
+// metrics returns a node's metrics by their names with labels.
 func metrics(t *testing.T, n *node) map[string]float64 {
 	t.Helper()
 	values := map[string]float64{}
@@ -174,7 +177,7 @@ func metrics(t *testing.T, n *node) map[string]float64 {
 	return values
 }
 
-// get gives the body of an answer that must have that status.
+// get returns the body of an answer that must have that status.
 func (n *node) get(t *testing.T, path string, status int) []byte {
 	t.Helper()
 	resp, err := n.client.Get(n.url + path)

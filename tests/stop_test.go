@@ -20,9 +20,9 @@ import (
 	member "weir/server/node"
 )
 
-// TestStopLosesNothing stops a node while it reads a request: the other one takes over its limits, and counts that request, too;
-// or hears of it afterwards, if it can't be reached. Then that stops as the last one, and its successor goes on from what it has
-// written.
+// TestStopLosesNothing stops a node while it reads a request: the other one takes over its limits, and counts that
+// request, too; or hears of it afterwards, if it can't be reached. Then that stops as the last one, and its successor
+// goes on from what it has written.
 func TestStopLosesNothing(t *testing.T) {
 	for _, reached := range []bool{true, false} {
 		t.Run(fmt.Sprint("reached ", reached), func(t *testing.T) {
@@ -70,7 +70,8 @@ func TestStopLosesNothing(t *testing.T) {
 	}
 }
 
-// begin sends the first half of a check, which the node begins to read. The function sends the rest and returns the result.
+// begin sends the first half of a check, which the node begins to read. The function sends the rest and returns the
+// result.
 func (n *node) begin(t *testing.T, key string) (finish func() result) {
 	t.Helper()
 	text := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key))
@@ -110,7 +111,8 @@ func (n *node) begin(t *testing.T, key string) (finish func() result) {
 // requests are items of a limit of 1,000,000 for some keys, in turn.
 func requests(keys []string, count int) (all []limits.Request) {
 	for i := range count {
-		all = append(all, limits.Request{Name: "test", UniqueKey: keys[i%len(keys)], Hits: 1, Limit: 1_000_000, Duration: 60_000})
+		r := limits.Request{Name: "test", UniqueKey: keys[i%len(keys)], Hits: 1, Limit: 1_000_000, Duration: 60_000}
+		all = append(all, r)
 	}
 	return all
 }
@@ -121,7 +123,8 @@ func TestCheckOfMany(t *testing.T) {
 		c := startCluster(t, nodes)
 		keys := someKeys(50)
 		for i, r := range c.nodes[0].member.Check(t.Context(), requests(keys, 2500)) {
-			if want := int64(999_999 - i/len(keys)); r.Status != limits.StatusOK || r.Remaining != want || r.Metadata.Degraded != "" {
+			want := int64(999_999 - i/len(keys))
+			if r.Status != limits.StatusOK || r.Remaining != want || r.Metadata.Degraded != "" {
 				t.Fatalf("item %d: %+v, want %d", i, r, want)
 			}
 		}
@@ -142,8 +145,8 @@ func TestCheckIsCanceled(t *testing.T) {
 		}
 		c.nodes[0].member.CheckAll(ctx, requests(keys, len(keys)), results)
 		for i, r := range results {
-			away := owners[i] == c.nodes[1]
-			if want := limits.StatusOK; !away && (r.Status != want || r.Remaining != 999_999) || away && (r.Status == want || r.Error == "") {
+			away, ok := owners[i] == c.nodes[1], r.Status == limits.StatusOK
+			if ok == away || ok && r.Remaining != 999_999 || !ok && r.Error == "" {
 				t.Errorf("item %d, is its owner away: %v: %+v", i, away, r)
 			}
 		}

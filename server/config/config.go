@@ -1,5 +1,5 @@
-// Package config makes options of the environment: it checks each variable by what its kind of value must be, and has one form
-// of error for all of them.
+// Package config makes options of the environment: it checks each variable by what its kind of value must be, and has
+// one form of error for all of them.
 package config
 
 import (
@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,45 +24,62 @@ import (
 	"weir/server/node"
 )
 
-// Config is the environment. The tags are the whole documentation of -h; is names one of the checks.
+// A variable is one of the environment's. Its kind names one of the checks, or is "" for a path that is looked at
+// later.
+type variable struct{ name, value, kind, help string }
+
+// variables are all there are, with their defaults and what -h says of them.
+var variables = []variable{
+	{"WEIR_LISTEN", ":8080", "address", "where to serve, host:port"},
+	{"WEIR_ADVERTISE", "", "reachable", "how peers reach this node, host:port; its name among them (default: found out)"},
+	{"WEIR_PEERS", "", "nodes", "all nodes of the cluster, host:port,host:port,... (default: this node alone)"},
+	{"WEIR_PEERS_SRV", "", "name", "or the DNS name whose SRV records list them"},
+	{"WEIR_DNS_SERVER", "", "host", "whom to ask for it, host or host:port (default: the system's servers)"},
+	{"WEIR_PEERS_REFRESH", "10s", "refresh", "how often to ask"},
+	{"WEIR_PEER_SECRET", "", "secrets", "what nodes know each other by; two, comma-separated, while it is replaced"},
+	{"WEIR_INSECURE_PEERS", "false", "bool", "serve without a secret or certificates, though peers are on a network"},
+	{"WEIR_PEER_TIMEOUT", "500ms", "positive", "how long a check may wait for another node"},
+	{"WEIR_FAILURE_POLICY", "local", "policy", "while the owner of a limit is away: local (count here), open or closed"},
+	{"WEIR_BATCH_WINDOW", "500us", "positive", "how long checks for one peer gather at most"},
+	{"WEIR_BATCH_LIMIT", "1000", "batch", "how many do, 1 to 1000"},
+	{"WEIR_GLOBAL_INTERVAL", "100ms", "interval", "how often nodes tell each other of GLOBAL limits"},
+	{"WEIR_GLOBAL_SLACK", "0.01", "fraction", "the part of a GLOBAL limit that may pass beyond it, 0 to 1"},
+	{"WEIR_CACHE_SIZE", "1000000", "count", "limits to remember at most"},
+	{"WEIR_MAX_CONNS", "10000", "count", "client connections at most"},
+	{"WEIR_SNAPSHOT", "", "file",
+		"file to keep counts in over a restart, those that no other node takes over (default: none)"},
+	{"WEIR_DRAIN_DELAY", "0s", "span", "on SIGTERM, time to serve on while /readyz answers 503"},
+	{"WEIR_SHUTDOWN_TIMEOUT", "8s", "span", "after that, time to hand over limits and finish requests"},
+	{"WEIR_TLS_CERT", "", "", "file with this node's certificate; with it, everything is TLS"},
+	{"WEIR_TLS_KEY", "", "", "file with its key"},
+	{"WEIR_TLS_CA", "", "", "file with the authority that signs certificates; with it, clients need one"},
+	{"WEIR_LOG_LEVEL", "info", "level", "debug, info, warn or error"},
+	{"WEIR_LOG_FORMAT", "json", "format", "json, or console for people"},
+}
+
+// Config is the values of all variables: that of WEIR_PEERS_SRV is PeersSRV.
 type Config struct {
-	Listen    string `env:"WEIR_LISTEN" envDefault:":8080" is:"address" help:"where to serve, host:port"`
-	Advertise string `env:"WEIR_ADVERTISE" is:"reachable" help:"how peers reach this node, host:port; its name among them (default: found out)"`
-
-	Peers         string        `env:"WEIR_PEERS" is:"nodes" help:"all nodes of the cluster, host:port,host:port,... (default: this node alone)"`
-	PeersSRV      string        `env:"WEIR_PEERS_SRV" is:"name" help:"or the DNS name whose SRV records list them"`
-	DNSServer     string        `env:"WEIR_DNS_SERVER" is:"host" help:"whom to ask for it, host or host:port (default: the system's servers)"`
-	PeersRefresh  time.Duration `env:"WEIR_PEERS_REFRESH" envDefault:"10s" is:"refresh" help:"how often to ask"`
-	PeerSecret    string        `env:"WEIR_PEER_SECRET" is:"secrets" help:"what nodes know each other by; two, comma-separated, while it is replaced"`
-	InsecurePeers bool          `env:"WEIR_INSECURE_PEERS" envDefault:"false" is:"bool" help:"serve without a secret or certificates, though peers are on a network"`
-	PeerTimeout   time.Duration `env:"WEIR_PEER_TIMEOUT" envDefault:"500ms" is:"positive" help:"how long a check may wait for another node"`
-	FailurePolicy node.Policy   `env:"WEIR_FAILURE_POLICY" envDefault:"local" is:"policy" help:"while the owner of a limit is away: local (count here), open or closed"`
-	BatchWindow   time.Duration `env:"WEIR_BATCH_WINDOW" envDefault:"500us" is:"positive" help:"how long checks for one peer gather at most"`
-	BatchLimit    int           `env:"WEIR_BATCH_LIMIT" envDefault:"1000" is:"batch" help:"how many do, 1 to 1000"`
-
-	GlobalInterval time.Duration `env:"WEIR_GLOBAL_INTERVAL" envDefault:"100ms" is:"interval" help:"how often nodes tell each other of GLOBAL limits"`
-	GlobalSlack    float64       `env:"WEIR_GLOBAL_SLACK" envDefault:"0.01" is:"fraction" help:"the part of a GLOBAL limit that may pass beyond it, 0 to 1"`
-
-	CacheSize       int           `env:"WEIR_CACHE_SIZE" envDefault:"1000000" is:"count" help:"limits to remember at most"`
-	MaxConns        int           `env:"WEIR_MAX_CONNS" envDefault:"10000" is:"count" help:"client connections at most"`
-	Snapshot        string        `env:"WEIR_SNAPSHOT" is:"file" help:"file to keep counts in over a restart, those that no other node takes over (default: none)"`
-	DrainDelay      time.Duration `env:"WEIR_DRAIN_DELAY" envDefault:"0s" is:"span" help:"on SIGTERM, time to serve on while /readyz answers 503"`
-	ShutdownTimeout time.Duration `env:"WEIR_SHUTDOWN_TIMEOUT" envDefault:"8s" is:"span" help:"after that, time to hand over limits and finish requests"`
-
-	TLSCert string `env:"WEIR_TLS_CERT" help:"file with this node's certificate; with it, everything is TLS"`
-	TLSKey  string `env:"WEIR_TLS_KEY" help:"file with its key"`
-	TLSCA   string `env:"WEIR_TLS_CA" help:"file with the authority that signs certificates; with it, clients need one"`
-
-	LogLevel  string `env:"WEIR_LOG_LEVEL" envDefault:"info" is:"level" help:"debug, info, warn or error"`
-	LogFormat string `env:"WEIR_LOG_FORMAT" envDefault:"json" is:"format" help:"json, or console for people"`
+	Listen, Advertise                                      string
+	Peers, PeersSRV, DNSServer, PeerSecret                 string
+	PeersRefresh, PeerTimeout, BatchWindow, GlobalInterval time.Duration
+	InsecurePeers                                          bool
+	FailurePolicy                                          node.Policy
+	GlobalSlack                                            float64
+	BatchLimit, CacheSize, MaxConns                        int
+	Snapshot                                               string
+	DrainDelay, ShutdownTimeout                            time.Duration
+	TLSCert, TLSKey                                        string
+	TLSCA                                                  string `env:"TLS_CA"`
+	LogLevel, LogFormat                                    string
 
 	environment map[string]string // with the defaults
 }
 
-// Read reads an environment, such as os.Environ returns. The error is that of [Config.Wrong], for the first wrong value.
+// Read reads an environment, such as os.Environ returns. The error is that of [Config.Wrong], for the first wrong
+// value.
 func Read(environment []string) (*Config, error) {
 	c := &Config{environment: env.ToMap(environment)}
-	for _, v := range variables() {
+	for _, v := range variables {
 		value := cmp.Or(c.environment[v.name], v.value)
 		c.environment[v.name] = value
 		if check := checks[v.kind]; value != "" && check != nil {
@@ -72,30 +88,18 @@ func Read(environment []string) (*Config, error) {
 			}
 		}
 	}
-	return c, env.ParseWithOptions(c, env.Options{Environment: c.environment})
+	options := env.Options{Environment: c.environment, Prefix: "WEIR_", UseFieldNameByDefault: true}
+	return c, env.ParseWithOptions(c, options)
 }
 
-// Wrong returns the error that the value of a variable is no good, and why: NAME="value": why. It is one line, and shows no
-// secret, since errors end up in logs.
+// Wrong returns the error that the value of a variable is no good, and why: NAME="value": why. It is one line, and
+// shows no secret, since errors end up in logs.
 func (c *Config) Wrong(name string, why error) error {
 	value := strconv.Quote(c.environment[name])
 	if name == "WEIR_PEER_SECRET" {
 		value = "..."
 	}
 	return fmt.Errorf("%s=%s: %w", name, value, why)
-}
-
-// A variable is one of the environment's, as Config declares it.
-type variable struct{ name, value, kind, help string }
-
-// variables lists what Config declares, in its order.
-func variables() (list []variable) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		if name, ok := f.Tag.Lookup("env"); ok {
-			list = append(list, variable{name, f.Tag.Get("envDefault"), f.Tag.Get("is"), f.Tag.Get("help")})
-		}
-	}
-	return list
 }
 
 // Usage writes the text of -h.
@@ -110,7 +114,7 @@ func Usage(w io.Writer) {
 Environment:
 
 `)
-	for _, v := range variables() {
+	for _, v := range variables {
 		help := v.help
 		if v.value != "" {
 			help += " (default " + v.value + ")"
@@ -122,7 +126,7 @@ Environment:
 // WarnUnknown warns of variables that look like ours and aren't: most likely they are misspelt.
 func (c *Config) WarnUnknown(log zerolog.Logger) {
 	for _, name := range slices.Sorted(maps.Keys(c.environment)) {
-		known := slices.ContainsFunc(variables(), func(v variable) bool { return v.name == name })
+		known := slices.ContainsFunc(variables, func(v variable) bool { return v.name == name })
 		if strings.HasPrefix(name, "WEIR_") && !known {
 			log.Warn().Str("variable", name).Msg("unknown variable, ignored; weir -h lists the known ones")
 		}
@@ -145,7 +149,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// MarshalZerologObject logs what a node works with, where it matters to those who run it.
+// MarshalZerologObject logs what a node works with, as far as its operators ask for it.
 func (c *Config) MarshalZerologObject(e *zerolog.Event) {
 	e.Int("cache_size", c.CacheSize).Int("max_conns", c.MaxConns).Str("failure_policy", string(c.FailurePolicy)).
 		Stringer("drain_delay", c.DrainDelay).Stringer("shutdown_timeout", c.ShutdownTimeout).Bool("tls", c.TLSCert != "")
@@ -206,8 +210,8 @@ func (c *Config) cluster(files *server.TLS) (*node.Cluster, error) {
 	return cluster, nil
 }
 
-// splitSecrets returns the secrets in the value of WEIR_PEER_SECRET, of which nodes send the first and accept all: one at least,
-// which is "" if there is none.
+// splitSecrets returns the secrets in the value of WEIR_PEER_SECRET, of which nodes send the first and accept all: one
+// at least, which is "" if there is none.
 func splitSecrets(text string) []string {
 	list := strings.Split(text, ",")
 	for i := range list {

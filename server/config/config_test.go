@@ -21,8 +21,9 @@ import (
 
 // contract holds the defaults that users rely on. An empty one means that there is none.
 var contract = map[string]string{
-	"WEIR_LISTEN": ":8080", "WEIR_ADVERTISE": "", "WEIR_PEERS": "", "WEIR_PEERS_SRV": "", "WEIR_DNS_SERVER": "", "WEIR_PEERS_REFRESH": "10s",
-	"WEIR_PEER_SECRET": "", "WEIR_INSECURE_PEERS": "false", "WEIR_PEER_TIMEOUT": "500ms", "WEIR_FAILURE_POLICY": "local",
+	"WEIR_LISTEN": ":8080", "WEIR_ADVERTISE": "", "WEIR_PEERS": "", "WEIR_PEERS_SRV": "", "WEIR_DNS_SERVER": "",
+	"WEIR_PEERS_REFRESH": "10s", "WEIR_PEER_SECRET": "", "WEIR_INSECURE_PEERS": "false",
+	"WEIR_PEER_TIMEOUT": "500ms", "WEIR_FAILURE_POLICY": "local",
 	"WEIR_BATCH_WINDOW": "500us", "WEIR_BATCH_LIMIT": "1000", "WEIR_GLOBAL_INTERVAL": "100ms", "WEIR_GLOBAL_SLACK": "0.01",
 	"WEIR_CACHE_SIZE": "1000000", "WEIR_MAX_CONNS": "10000", "WEIR_DRAIN_DELAY": "0s", "WEIR_SHUTDOWN_TIMEOUT": "8s",
 	"WEIR_TLS_CERT": "", "WEIR_TLS_KEY": "", "WEIR_TLS_CA": "", "WEIR_ADMIN_TOKEN": "", "WEIR_ADMIN_LISTEN": "",
@@ -32,7 +33,7 @@ var contract = map[string]string{
 func TestUsage(t *testing.T) {
 	var help bytes.Buffer
 	Usage(&help)
-	for _, v := range variables() {
+	for _, v := range variables {
 		line := regexp.MustCompile(`(?m)^  ` + v.name + ` .*$`).FindString(help.String())
 		if len(strings.TrimSpace(line)) < len(v.name)+10 {
 			t.Errorf("nothing about %s:\n%s", v.name, &help)
@@ -77,7 +78,8 @@ func TestWrongValues(t *testing.T) {
 func wantsRefusal(t *testing.T, name, value string) {
 	t.Helper()
 	_, err := Read([]string{name + "=" + value})
-	if err == nil || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), name+"="+strconv.Quote(value)+": ") {
+	if err == nil || strings.Contains(err.Error(), "\n") ||
+		!strings.HasPrefix(err.Error(), name+"="+strconv.Quote(value)+": ") {
 		t.Errorf("%s=%q: want one line with the variable, its value and the reason: %v", name, value, err)
 	}
 }
@@ -166,8 +168,9 @@ func TestSettingsThatDontGoTogether(t *testing.T) {
 func TestOptions(t *testing.T) {
 	c, err := Read([]string{
 		"WEIR_LISTEN=:1", "WEIR_ADVERTISE=a:1", "WEIR_PEERS=b:1, A:1", "WEIR_PEER_SECRET=one, two", "WEIR_PEER_TIMEOUT=2s",
-		"WEIR_FAILURE_POLICY=open", "WEIR_BATCH_WINDOW=3ms", "WEIR_BATCH_LIMIT=4", "WEIR_GLOBAL_INTERVAL=50ms", "WEIR_GLOBAL_SLACK=0.5",
-		"WEIR_CACHE_SIZE=6", "WEIR_MAX_CONNS=7", "WEIR_DRAIN_DELAY=8s", "WEIR_SHUTDOWN_TIMEOUT=9s", "WEIR_SNAPSHOT=counts", "WEIR_PEERS_REFRESH=10s",
+		"WEIR_FAILURE_POLICY=open", "WEIR_BATCH_WINDOW=3ms", "WEIR_BATCH_LIMIT=4", "WEIR_GLOBAL_INTERVAL=50ms",
+		"WEIR_GLOBAL_SLACK=0.5", "WEIR_CACHE_SIZE=6", "WEIR_MAX_CONNS=7", "WEIR_DRAIN_DELAY=8s",
+		"WEIR_SHUTDOWN_TIMEOUT=9s", "WEIR_SNAPSHOT=counts", "WEIR_PEERS_REFRESH=10s",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +210,7 @@ func TestOptions(t *testing.T) {
 // TestEmptyValues: container tools set what was left out to nothing.
 func TestEmptyValues(t *testing.T) {
 	var empty []string
-	for _, v := range variables() {
+	for _, v := range variables {
 		empty = append(empty, v.name+"=")
 	}
 	got, err := Read(empty)
@@ -239,5 +242,39 @@ func TestUnknownVariable(t *testing.T) {
 	}
 	if strings.Count(text, "\n") != 2 || strings.Contains(text, "hush") {
 		t.Errorf("a value that may be a secret, or a variable that isn't ours: %s", text)
+	}
+}
+
+// TestEachVariableHasItsField: a value that differs from the default changes one field.
+func TestEachVariableHasItsField(t *testing.T) {
+	values := map[string]string{
+		"address": ":1", "reachable": "a:1", "nodes": "a:1", "name": "a", "host": "a", "secrets": "a", "file": "a",
+		"bool":     "true",
+		"fraction": "1", "count": "1", "batch": "1", "span": "1s", "positive": "1s", "interval": "1s", "refresh": "1s",
+		"policy": "open", "level": "warn", "format": "console", "": "a",
+	}
+	usual, err := Read(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := map[string]bool{}
+	for _, v := range variables {
+		c, err := Read([]string{v.name + "=" + values[v.kind]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, there, fields := reflect.ValueOf(*c), reflect.ValueOf(*usual), ""
+		for _, f := range reflect.VisibleFields(here.Type()) {
+			if f.IsExported() && !here.FieldByIndex(f.Index).Equal(there.FieldByIndex(f.Index)) {
+				fields += f.Name
+			}
+		}
+		if want := strings.ReplaceAll(strings.TrimPrefix(v.name, "WEIR_"), "_", ""); strings.ToUpper(fields) != want {
+			t.Errorf("%s changes %q", v.name, fields)
+		}
+		changed[fields] = true
+	}
+	if fields := reflect.TypeFor[Config]().NumField() - 1; len(changed) != fields {
+		t.Errorf("%d of %d fields have a variable", len(changed), fields)
 	}
 }

@@ -37,7 +37,8 @@ func (n *Node) newCall(requests []limits.Request, results []limits.Result) *call
 	return c
 }
 
-// release makes the memory of c free for others. It must not keep alive what belongs to the caller, or peers that have gone.
+// release makes the memory of c free for others. It must not keep alive what belongs to the caller, or peers that have
+// gone.
 func (c *call) release() {
 	clear(c.groups)
 	clear(c.owners)
@@ -68,9 +69,9 @@ const (
 	askDespiteRing              // it says so of a node that this one doesn't know; so it is to count itself
 )
 
-// Check decides on any number of items, each by the node that counts it: this one, or the peer that owns the limit, or, while
-// that is away, its stand-in. It returns their results in order; items of the same limit are decided in their order. When ctx
-// ends, items that wait for peers become errors, though they may still be counted.
+// Check decides on any number of items, each by the node that counts it: this one, or the peer that owns the limit, or,
+// while that is away, its stand-in. It returns their results in order; items of the same limit are decided in their
+// order. When ctx ends, items that wait for peers become errors, though they may still be counted.
 func (n *Node) Check(ctx context.Context, requests []limits.Request) []limits.Result {
 	results := make([]limits.Result, len(requests))
 	n.CheckAll(ctx, requests, results)
@@ -173,8 +174,8 @@ func (c *call) has(g *group, q *bucket.Query) bool {
 	return slices.ContainsFunc(g.places, func(place int) bool { return bytes.Equal(c.queries[place].ID, q.ID) })
 }
 
-// An ownerSeen is whether an owner was away when the first of a call's items for it was looked at. That holds for all of them,
-// or two for one limit could be counted in two places.
+// An ownerSeen is whether an owner was away when the first of a call's items for it was looked at. That holds for all
+// of them, or two for one limit could be counted in two places.
 type ownerSeen struct {
 	owner *peers.Peer
 	away  bool
@@ -237,8 +238,8 @@ func (c *call) contain(g *group) {
 	}
 }
 
-// ask has one group counted by its peer. Where that is surely not even reached, also because it turned out to be away while
-// the group waited, stand-ins are asked instead, once; where no node can count, the failure policy answers.
+// ask has one group counted by its peer. Where that is surely not even reached, also because it turned out to be away
+// while the group waited, stand-ins are asked instead, once; where no node can count, the failure policy answers.
 func (c *call) ask(ctx context.Context, g *group, view *peers.View) {
 	var err error
 	switch g.kind {
@@ -266,9 +267,9 @@ func (c *call) ask(ctx context.Context, g *group, view *peers.View) {
 	c.settle(g.places, view, err)
 }
 
-// askOrUseCopy has GLOBAL items counted by their owner. If it takes longer than callers of a GLOBAL limit should wait, the
-// copies decide. The first time, when there is none yet, it may take as long as any call; the error is for the items that
-// are left in g then.
+// askOrUseCopy has GLOBAL items counted by their owner. If it takes longer than callers of a GLOBAL limit should wait,
+// the copies decide. The first time, when there is none yet, it may take as long as any call; the error is for the
+// items that are left in g then.
 func (c *call) askOrUseCopy(ctx context.Context, g *group) error {
 	asked := c.global.Clock()
 	if !slices.ContainsFunc(g.places, func(place int) bool { return !c.global.HasCopy(c.queries[place].ID) }) {
@@ -294,8 +295,8 @@ func (c *call) askOrUseCopy(ctx context.Context, g *group) error {
 	return err
 }
 
-// formerOwner returns the peer that may still have the state of a limit that this node has become the owner of; nil if there
-// is none.
+// formerOwner returns the peer that may still have the state of a limit that this node has become the owner of; nil if
+// there is none.
 func (n *Node) formerOwner(id []byte, view *peers.View) *peers.Peer {
 	p := view.Former(id)
 	if p == nil || !n.limiter.State(id).Empty() {
@@ -304,8 +305,8 @@ func (n *Node) formerOwner(id []byte, view *peers.View) *peers.Peer {
 	return p
 }
 
-// takeOver asks the former owner of some limits for their states. If it doesn't give them in time, they begin anew here, and
-// what it sends later is added.
+// takeOver asks the former owner of some limits for their states. If it doesn't give them in time, they begin anew
+// here, and what it sends later is added.
 func (n *Node) takeOver(ctx context.Context, requests []limits.Request, g *group) {
 	names := make([]wire.Key, len(g.places))
 	for i, place := range g.places {
@@ -326,8 +327,8 @@ func (c *call) countTaken(ctx context.Context, g *group, by *peers.View) {
 	}
 }
 
-// countOwned counts those that are still this node's, puts the others into groups, and returns the view by which that is so.
-// By the view by which they were taken over they are its own, or their former owner takes them for that.
+// countOwned counts those that are still this node's, puts the others into groups, and returns the view by which that
+// is so. By the view by which they were taken over they are its own, or their former owner takes them for that.
 func (c *call) countOwned(g *group, by *peers.View, lost *groups) *peers.View {
 	view := c.peers.Hold()
 	defer c.peers.Release()

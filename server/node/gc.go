@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// limitMemory has the garbage collector run more often near the end of what the container may have, unless GOMEMLIMIT is set. It
-// warns if states, the limits that may be remembered, are more than the container has memory for.
+// limitMemory has the garbage collector run more often near the end of what the container may have, unless GOMEMLIMIT
+// is set. It warns if states, the limits that may be remembered, are more than the container has memory for.
 func limitMemory(states int, log zerolog.Logger) {
 	most := containerMemory(os.DirFS("/sys/fs/cgroup"))
 	if most > 0 && os.Getenv("GOMEMLIMIT") == "" {
@@ -22,13 +22,14 @@ func limitMemory(states int, log zerolog.Logger) {
 	}
 	if need := memoryFor(states); most > 0 && need > most {
 		log.Warn().Int64("container_mb", most>>20).Int64("needed_mb", need>>20).
-			Msg("WEIR_CACHE_SIZE allows for more limits than this container has memory for: it may be killed when it has to remember as many")
+			Msg("WEIR_CACHE_SIZE allows for more limits than this container has memory for: " +
+				"it may be killed when it has to remember as many")
 	}
 }
 
-// tuneGC has the garbage collector run less often while little memory is in use, until ctx ends, unless GOGC is set. There is
-// more headroom for garbage where a node has to be quick and its callers would wait for the collector: while it takes over
-// limits from others, as taken counts, and once leaving is closed.
+// tuneGC has the garbage collector run less often while little memory is in use, until ctx ends, unless GOGC is set.
+// There is more headroom for garbage where a node has to be quick and its callers would wait for the collector: while
+// it takes over limits from others, as taken counts, and once leaving is closed.
 func tuneGC(ctx context.Context, leaving <-chan struct{}, taken func() uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -78,8 +79,8 @@ func (h *gcHeadroom) spare(taken uint64) uint64 {
 	return spareMemory
 }
 
-// gcPercent returns GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking at all
-// that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
+// gcPercent returns GOGC for a heap of which live bytes are in use: 400 for a small one, down to the usual 100. Looking
+// at all that is live after as many bytes of garbage as there are live ones would be a sixth of all work, under load.
 func gcPercent(live, spare uint64) int {
 	live = max(live, 1)
 	return int(100 * max(live, min(4*live, spare)) / live)
@@ -91,7 +92,8 @@ func memoryFor(states int) int64 {
 	return rest + perState*int64(states)
 }
 
-// containerMemory returns the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if they set no limit.
+// containerMemory returns the bytes that a container may have, from the files of cgroups, version 2 or 1; 0 if they set
+// no limit.
 func containerMemory(cgroup fs.FS) int64 {
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		text, err := fs.ReadFile(cgroup, name)

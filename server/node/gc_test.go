@@ -6,7 +6,9 @@ import (
 )
 
 func TestGCPercent(t *testing.T) {
-	for live, want := range map[uint64]int{0: 400, 1: 400, 1 << 20: 400, 64 << 20: 400, 128 << 20: 200, 256 << 20: 100, 1 << 40: 100} {
+	for live, want := range map[uint64]int{
+		0: 400, 1: 400, 1 << 20: 400, 64 << 20: 400, 128 << 20: 200, 256 << 20: 100, 1 << 40: 100,
+	} {
 		if got := gcPercent(live, spareMemory); got != want {
 			t.Errorf("%d bytes in use: %d, want %d", live, got, want)
 		}
@@ -17,7 +19,8 @@ func TestGCPercent(t *testing.T) {
 func TestGCHeadroom(t *testing.T) {
 	var headroom gcHeadroom
 	for i, second := range []struct{ taken, want uint64 }{
-		{0, spareMemory}, {10, spareMemory}, {5000, moreMemory}, {50_000, moreMemory}, {50_100, spareMemory}, {50_100, spareMemory},
+		{0, spareMemory}, {10, spareMemory}, {5000, moreMemory}, {50_000, moreMemory}, {50_100, spareMemory},
+		{50_100, spareMemory},
 	} {
 		if got := headroom.spare(second.taken); got != second.want {
 			t.Errorf("second %d: %d MB, want %d", i, got>>20, second.want>>20)

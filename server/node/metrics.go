@@ -41,7 +41,8 @@ func (n *Node) newMetrics() {
 		m.peer = set.NewCounter("weir_peer_checks_total")
 		m.standIns = set.NewCounter("weir_stand_in_checks_total")
 		for _, reason := range append([]peers.Failure{notReady}, peers.Failures...) {
-			m.degraded[string(reason)] = set.NewCounter(fmt.Sprintf(`weir_degraded_checks_total{policy=%q,reason=%q}`, string(n.policy), string(reason)))
+			name := fmt.Sprintf(`weir_degraded_checks_total{policy=%q,reason=%q}`, string(n.policy), string(reason))
+			m.degraded[string(reason)] = set.NewCounter(name)
 		}
 	}
 	set.NewGauge("weir_state_entries", func() float64 { return float64(n.limiter.Stats().Entries) })

@@ -1,5 +1,6 @@
-// Package node is one member of a cluster of weir, or a weir that is alone, as a value that a program can hold. It decides on
-// requests or has the owners of their limits decide, it counts for its peers, and it joins and leaves the cluster.
+// Package node is one member of a cluster of weir, or a weir that is alone, as a value that a program can hold. It
+// decides on requests or has the owners of their limits decide, it counts for its peers, and it joins and leaves the
+// cluster.
 //
 // It needs no HTTP server: package server puts doors in front of it, through which clients and peers come.
 package node
@@ -34,8 +35,8 @@ type Options struct {
 	TuneGC    bool             // adapt the garbage collector to the node: for a process that does little else
 }
 
-// A Cluster says which nodes there are, and how a node works with the others. The zero value is for a node that learns from
-// outside which nodes there are, by [peers.Set.Update].
+// A Cluster says which nodes there are, and how a node works with the others. The zero value is for a node that learns
+// from outside which nodes there are, by [peers.Set.Update].
 type Cluster struct {
 	peers.Options // how to call peers; Log is replaced by the node's
 
@@ -70,16 +71,16 @@ type Node struct {
 	leave, finish sync.Once
 }
 
-// New makes a Node that has read its snapshot, and knows its place in a fixed list. It does nothing by itself before Run. The
-// error is that of [peers.Set.Static]: the node isn't in the list.
+// New makes a Node that has read its snapshot, and knows its place in a fixed list. It does nothing by itself before
+// Run. The error is that of [peers.Set.Static]: the node isn't in the list.
 func New(o Options) (*Node, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	o.CacheSize = cmp.Or(o.CacheSize, 1_000_000)
 	n := &Node{
-		name: ownName(o.Advertise, o.Listen), log: o.Log, policy: cmp.Or(o.Policy, PolicyLocal), snapshot: snapshot{o.Snapshot, o.Log},
-		limiter: limits.New(o.CacheSize, o.Now), leaving: make(chan struct{}),
+		name: ownName(o.Advertise, o.Listen), log: o.Log, policy: cmp.Or(o.Policy, PolicyLocal),
+		snapshot: snapshot{o.Snapshot, o.Log}, limiter: limits.New(o.CacheSize, o.Now), leaving: make(chan struct{}),
 	}
 	n.calls.New = func() any { return &call{Node: n} }
 	n.closed, n.end = context.WithCancel(context.Background())
@@ -122,7 +123,8 @@ func (n *Node) join(o *Options, c Cluster) error {
 	return err
 }
 
-// ownName returns what a node calls itself that no list names: what it is told, else an address at which others could reach it.
+// ownName returns what a node calls itself that no list names: what it is told, else an address at which others could
+// reach it.
 func ownName(advertise string, listen netip.AddrPort) string {
 	if advertise != "" || !listen.IsValid() {
 		return advertise

@@ -57,8 +57,8 @@ func TestOwnName(t *testing.T) {
 		{"", "[::]:80", netip.AddrPortFrom(netip.MustParseAddr(outwardIP()), 80).String()},
 		{"weir-1.example:8080", "[::]:80", "weir-1.example:8080"},
 	} {
-		if got := alone(t, Options{Advertise: test.advertise, Listen: netip.MustParseAddrPort(test.listen)}).Status(); got.Self != test.want ||
-			!got.Ready || got.Size != 1 {
+		n := alone(t, Options{Advertise: test.advertise, Listen: netip.MustParseAddrPort(test.listen)})
+		if got := n.Status(); got.Self != test.want || !got.Ready || got.Size != 1 {
 			t.Errorf("%+v: %+v", test, got)
 		}
 	}
@@ -69,7 +69,8 @@ func TestStaticList(t *testing.T) {
 	list := []peers.Member{{Name: "127.0.0.1:80"}, {Name: "192.0.2.1:80"}}
 	o := Options{Listen: netip.MustParseAddrPort("127.0.0.1:80"), Cluster: &Cluster{Members: list}, Now: time.Now}
 	n := alone(t, o)
-	if s := n.Status(); s.Self != list[0].Name || s.Size != 2 || len(s.Nodes) != 2 || !s.Ready || s.Discovery == nil || s.Discovery.Source != "static" {
+	if s := n.Status(); s.Self != list[0].Name || s.Size != 2 || len(s.Nodes) != 2 || !s.Ready ||
+		s.Discovery == nil || s.Discovery.Source != "static" {
 		t.Errorf("%+v", s)
 	}
 	n.Close()

@@ -18,9 +18,9 @@ type Caller struct {
 	Ring  string // the fingerprint of its ring
 }
 
-// Count counts here whatever a peer asks, and never forwards. So nodes with different lists can't send an item in circles. It
-// overwrites the results, as many as there are requests, and clears the flags of requests that are for nodes only. The node
-// must have peers.
+// Count counts here whatever a peer asks, and never forwards. So nodes with different lists can't send an item in
+// circles. It overwrites the results, as many as there are requests, and clears the flags of requests that are for
+// nodes only. The node must have peers.
 func (n *Node) Count(ctx context.Context, from Caller, requests []limits.Request, results []limits.Result) {
 	c := n.newCall(requests, results)
 	defer c.release()
@@ -39,8 +39,8 @@ func (c *call) countAllFor(ctx context.Context, from Caller) {
 	}
 }
 
-// tryCount counts all items by a view, unless another one has come meanwhile and it isn't to count anyway. It reports whether
-// it has counted.
+// tryCount counts all items by a view, unless another one has come meanwhile and it isn't to count anyway. It reports
+// whether it has counted.
 func (c *call) tryCount(view *peers.View, from Caller, anyway bool) bool {
 	held := c.peers.Hold()
 	defer c.peers.Release()
@@ -91,8 +91,9 @@ func (c *call) shareWith(from Caller) {
 	}
 }
 
-// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where only the
-// other one, which has another list, thinks so, it listens to the owner by this node's list: that may be about to leave.
+// takeOverFor takes over the states of limits that another node asks for, where this one has become their owner. Where
+// only the other one, which has another list, thinks so, it listens to the owner by this node's list: that may be about
+// to leave.
 func (c *call) takeOverFor(ctx context.Context, view *peers.View, from Caller) {
 	c.groups = c.groups[:0]
 	differ := view != nil && view.Fingerprint() != from.Ring

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Run does what a node has to do by itself: it forgets limits that have run out, keeps counts in step with other nodes, follows
-// DNS, and tunes the garbage collector. It returns when ctx has ended or the node is closed, and all of that has ended. There
-// must be one Run at a time.
+// Run does what a node has to do by itself: it forgets limits that have run out, keeps counts in step with other nodes,
+// follows DNS, and tunes the garbage collector. It returns when ctx has ended or the node is closed, and all of that
+// has ended. There must be one Run at a time.
 func (n *Node) Run(ctx context.Context) {
 	n.running.Lock() // which Close waits for
 	defer n.running.Unlock()
@@ -23,8 +23,8 @@ func (n *Node) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// StartLeaving begins to leave the cluster and returns at once: peers are told, and what this node is asked from now on it has
-// those nodes count that take over its limits. Where there is no such node it goes on as before.
+// StartLeaving begins to leave the cluster and returns at once: peers are told, and what this node is asked from now on
+// it has those nodes count that take over its limits. Where there is no such node it goes on as before.
 func (n *Node) StartLeaving() {
 	n.leave.Do(func() {
 		close(n.leaving)
@@ -34,12 +34,13 @@ func (n *Node) StartLeaving() {
 	})
 }
 
-// leavePatience is how long a node that leaves tries to hand over while no other one takes anything: they may only be busy.
+// leavePatience is how long a node that leaves tries to hand over while no other one takes anything: they may only be
+// busy.
 const leavePatience = 2 * time.Second
 
-// Leave leaves the cluster: it tells the owners what this node has counted for them, and gives them the limits that they take
-// over. It tries again until they have all of it, ctx ends, or no node takes anything any more. It may be called once more for
-// what has been counted since.
+// Leave leaves the cluster: it tells the owners what this node has counted for them, and gives them the limits that
+// they take over. It tries again until they have all of it, ctx ends, or no node takes anything any more. It may be
+// called once more for what has been counted since.
 func (n *Node) Leave(ctx context.Context) {
 	n.StartLeaving()
 	if n.global == nil {
@@ -65,8 +66,8 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 }
 
-// Close ends Run and all that the node has begun. What it has not handed over it keeps in its snapshot, so call Leave first to
-// lose nothing. It closes the connections to peers, and the node must not be used to decide any more.
+// Close ends Run and all that the node has begun. What it has not handed over it keeps in its snapshot, so call Leave
+// first to lose nothing. It closes the connections to peers, and the node must not be used to decide any more.
 func (n *Node) Close() {
 	n.finish.Do(func() {
 		n.end()

@@ -11,7 +11,8 @@ import (
 	"weir/limits"
 )
 
-// A snapshot is a file with counts; its path is "" if there is none. Nothing that happens to it keeps a node from running.
+// A snapshot is a file with counts; its path is "" if there is none. Nothing that happens to it keeps a node from
+// running.
 type snapshot struct {
 	path string
 	log  zerolog.Logger
@@ -39,7 +40,8 @@ func (s snapshot) load(limiter *limits.Limiter) {
 		s.log.Info().Str("file", s.path).Int("limits", states).Msg("snapshot loaded")
 	}
 	if err := os.Rename(s.path, aside); err != nil {
-		s.log.Error().Err(err).Str("file", s.path).Msg("the snapshot can't be put aside: after a crash it would be read again")
+		s.log.Error().Err(err).Str("file", s.path).
+			Msg("the snapshot can't be put aside: after a crash it would be read again")
 	}
 }
 
