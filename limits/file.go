@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"weir/limits/bucket"
 	"weir/limits/wire"
 )
 
@@ -54,7 +53,7 @@ func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 	for _, held := range s.states.inOrder() { // the least recently used first, as they are to be put again
 		var n wire.KeyedState
 		if n.Set(held.State, now); n.Used != 0 || n.Rest != 0 {
-			n.Name, n.UniqueKey = bucket.SplitID(held.id())
+			n.Key = wire.KeyOf(held.id())
 			all = append(all, n)
 		}
 	}
@@ -145,8 +144,7 @@ func readSaved(line []byte, each func(*wire.KeyedState) error) error {
 	if err := json.Unmarshal(line, &n); err != nil {
 		return errDamaged
 	}
-	name := wire.Key{Name: n.Name, UniqueKey: n.UniqueKey}
-	if _, sane := n.State(); !sane || !name.Valid() {
+	if _, sane := n.State(); !sane || !n.Valid() {
 		return errDamaged
 	}
 	return each(&n)

@@ -281,7 +281,7 @@ func (s *shard) tell(id string, st bucket.State, now int64) {
 	}
 	var n wire.KeyedState
 	n.Set(st, time.Unix(0, now))
-	n.Name, n.UniqueKey = bucket.SplitID(strings.Clone(id))
+	n.Key = wire.KeyOf(strings.Clone(id))
 	s.changed(n)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -337,6 +338,68 @@ func TestReadRequestsAnyByte(t *testing.T) {
 	}
 }
 
+// plainMessages are in the form that nearly all messages have.
+var plainMessages = []string{
+	`{"rate_limits":[]}`,
+	` { "rate_limits" : [ ] } `,
+	`{"rate_limits":[{"name":"a","unique_key":"b","hits":1,"limit":100,"duration":1000}]}` + "\n",
+	`{"rate_limits":[{"name":"requests_per_sec","unique_key":"account_id=123|source_ip=172.0.0.1","hits":1,"limit":100,"duration":1000,"algorithm":"TOKEN_BUCKET","behavior":"BATCHING"}]}`,
+	"{\n\t\"rate_limits\": [\r\n{\"name\" :\"ключ\", \"unique_key\": \"\", \"hits\": -5, \"limit\":0 ,\"duration\": 999999999999999999},\n{\"limit\":9223372036854775807,\"hits\":-9223372036854775807},\n{}, {\"burst\":7}]}",
+	`{"rate_limits":[{"algorithm":2,"behavior":["GLOBAL","NO_BATCHING"],"time_zone":"Europe/Berlin"},{"algorithm":"x","behavior":[]},{"algorithm":-1,"behavior":44}]}`,
+	`{"rate_limits":[{"status":"OK","limit":10,"remaining":9,"reset_time":1551309219226,"metadata":{"owner":"10.0.0.3:8080"}},{"status":"OVER_LIMIT","limit":10,"remaining":0,"reset_time":1,"retry_after":17,"metadata":{}},{"status":"ERROR","error":"name: required","metadata":{"degraded":"owner_out","reason":"limit_is_zero"}}]}`,
+}
+
+// TestReadPlainMessages reads messages as nearly all are, of requests and of results.
+func TestReadPlainMessages(t *testing.T) {
+	for _, message := range plainMessages {
+		requests, err := wire.ReadPeerRequests(nil, []byte(message))
+		_, resultErr := wire.ReadPeerResults(nil, []byte(message))
+		if err != nil && resultErr != nil {
+			t.Errorf("%s: %v, %v", message, err, resultErr)
+		}
+		if err == nil {
+			compareWithModel(t, []byte(message))
+			checkSame(t, requests)
+		}
+	}
+}
+
+// checkSame writes requests and reads them again, unless they have something that can't be written.
+func checkSame(t *testing.T, requests []bucket.Request) {
+	t.Helper()
+	for i := range requests {
+		if requests[i].Algorithm > bucket.SlidingWindow || requests[i].Behavior&^111 != 0 {
+			return
+		}
+	}
+	again, err := wire.ReadPeerRequests(nil, wire.AppendRequests(nil, requests))
+	if err != nil || len(again) != len(requests) || len(again) > 0 && !reflect.DeepEqual(again, requests) {
+		t.Fatalf("read    %+v\nwritten %+v, %v", requests, again, err)
+	}
+}
+
+// TestReadOddMessages reads messages that are wrong, or only unusual.
+func TestReadOddMessages(t *testing.T) {
+	for _, message := range []string{
+		``, ` `, `{`, `}`, `[]`, `null`, `{} {}`, `{}x`, `{},`, "\xef\xbb\xbf{}", "{}\x00", "\x00", `{"rate_limits"}`, `{"rate_limits":}`,
+		`{"rate_limits":[],}`, `{,}`, `{"rate_limits":[,]}`, `{"rate_limits":[{}`, `{"rate_limits":[{},]}`, `{"rate_limits":[{}{}]}`,
+		`{"rate_limits":[],"rate_limits":[]}`, `{"rate_limits":{}}`, `{"rate_limits":[{"hits":1,"hits":2}]}`,
+		`{"rate_limits":[{"hits":01}]}`, `{"rate_limits":[{"hits":-0}]}`, `{"rate_limits":[{"hits":1.0}]}`, `{"rate_limits":[{"hits":1e3}]}`,
+		`{"rate_limits":[{"hits":+1}]}`, `{"rate_limits":[{"hits":- 1}]}`, `{"rate_limits":[{"hits":--1}]}`, `{"rate_limits":[{"hits":1 1}]}`,
+		`{"rate_limits":[{"hits":}]}`, `{"rate_limits":[{"hits":"1"}]}`, `{"rate_limits":[{"hits":null}]}`, `{"rate_limits":[{"hits":9223372036854775808}]}`, `{"rate_limits":[{"hits":18446744073709551617}]}`, `{"rate_limits":[{"hits":-9223372036854775808}]}`,
+		`{"rate_limits":[{"name":"a\u0062"}]}`, `{"rate_limits":[{"name":"a` + "\n" + `b"}]}`, `{"rate_limits":[{"name":"` + "\xff" + `"}]}`,
+		`{"rate_limits":[{"name":"\""}]}`, `{"rate_limits":[{"name":"\\"}]}`, `{"rate_limits":[{"name":"` + strings.Repeat("x", 9) + "\x1f" + `"}]}`,
+		`{"rate_limits":[{"n\u0061me":"a"}]}`, `{"rate_limits":[{"Hits":1}]}`, `{"rate_limits":[{"new":1}]}`, `{"rate_limits":[{"name":'a'}]}`,
+		`{"rate_limits":[{"name":"a" "hits":1}]}`, `{"rate_limits":[{"name","hits":1}]}`, `{"rate_limits":[{name:"a"}]}`,
+		`{"rate_limits":[{"behavior":["GLOBAL",]}]}`, `{"rate_limits":[{"behavior":["GLOBAL" "GLOBAL"]}]}`, `{"rate_limits":[{"behavior":[1]}]}`,
+		`{"rate_limits":[{"behavior":["GLOBAL"}]}`, `{"rate_limits":[{]}]}`, `{"rate_limits":[}`, `{"rate_limits":[{"hits":1]}`,
+		`{"rate_limits":[` + strings.Repeat("{},", wire.MaxItems) + `}`, `{"rate_limits":[` + strings.Repeat("{},", wire.MaxItems) + `{}]}`,
+		"{\f\"rate_limits\":[]}", "{\u00a0}", `{"rate_limits":[]}/*x*/`,
+	} {
+		compareWithModel(t, []byte(message))
+	}
+}
+
 // modelItem is a request as read by the model, with what a Request cannot say.
 type modelItem struct {
 	bucket.Request
@@ -557,6 +620,9 @@ func compareWithModel(t *testing.T, message []byte) {
 	} {
 		want, ok := modelRead(message, read.lenient)
 		got, err := read.read(nil, bytes.Clone(message))
+		if err != nil && err.Error() == "not readable" {
+			t.Errorf("%s of %q finds nothing wrong", read.name, message)
+		}
 		if (err == nil) != ok {
 			t.Errorf("%s of %q says %v; want it read: %v", read.name, message, err, ok)
 			continue
@@ -599,7 +665,16 @@ func FuzzReadRequests(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(compareWithModel)
+	for _, message := range plainMessages {
+		f.Add([]byte(message))
+	}
+	f.Add([]byte(`{"rate_limits":[{"name":"\u00e9\"","hits":-9223372036854775808,"limit":9223372036854775807}]}`))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		compareWithModel(t, message)
+		if requests, err := wire.ReadPeerRequests(nil, message); err == nil {
+			checkSame(t, requests)
+		}
+	})
 }
 
 // TestReadPeerRequests checks what is different in messages of other nodes, which may be newer.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/go-json-experiment/json"
 
@@ -22,7 +23,7 @@ func TestSnapshotsRoundTrip(t *testing.T) {
 			Algorithm: bucket.Algorithm(random.IntN(3)), Limit: number(), Duration: number(), Age: number(), Used: number(), Rest: number()}
 		for what, read := range map[string]func() bucket.Snapshot{
 			"written by hand, read by the library": func() (m bucket.Snapshot) {
-				if err := json.Unmarshal(appendSnapshot(nil, &n), &m, json.RejectUnknownMembers(true)); err != nil {
+				if err := json.Unmarshal(snapshots.append(nil, unsafe.Pointer(&n)), &m, json.RejectUnknownMembers(true)); err != nil {
 					t.Error(err)
 				}
 				return m
@@ -34,7 +35,7 @@ func TestSnapshotsRoundTrip(t *testing.T) {
 				}
 				return *readState(t, string(message))
 			},
-			"written and read by hand": func() bucket.Snapshot { return *readState(t, string(appendSnapshot(nil, &n))) },
+			"written and read by hand": func() bucket.Snapshot { return *readState(t, string(snapshots.append(nil, unsafe.Pointer(&n)))) },
 		} {
 			if got := read(); got != n {
 				t.Errorf("%s: %+v\nwant %+v", what, got, n)
@@ -64,10 +65,10 @@ func TestToldMessages(t *testing.T) {
 		{"nothing to report", &Report{Start: 1700000000000000001, Debts: []Debt{}}, `{"start":1700000000000000001,"seq":0,"debts":[]}`,
 			`{"protocol":2,"start":1700000000000000001,"seq":0,"debts":[]}`},
 		{"a report", &Report{Start: 7, Seq: 3, Debts: []Debt{
-			{Name: "n", UniqueKey: "é\"", DebtSnapshot: bucket.DebtSnapshot{
+			{Key: Key{"n", "é\""}, DebtSnapshot: bucket.DebtSnapshot{
 				Algorithm: bucket.SlidingWindow, Limit: 100, Duration: 60_000_000_000, Age: 5, Hits: 2, Previous: 1,
 			}, Start: 9, Epoch: 4, Copy: true},
-			{Name: "n", UniqueKey: "k", DebtSnapshot: bucket.DebtSnapshot{Limit: 1, Duration: 1, Hits: math.MaxInt64}},
+			{Key: Key{"n", "k"}, DebtSnapshot: bucket.DebtSnapshot{Limit: 1, Duration: 1, Hits: math.MaxInt64}},
 		}}, `{"start":7,"seq":3,"debts":[` +
 			`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,"start":9,"epoch":4,"keep_copy":true},` +
 			`{"name":"n","unique_key":"k","algorithm":0,"limit":1,"duration":1,"age":0,"hits":9223372036854775807}]}`,
@@ -75,7 +76,7 @@ func TestToldMessages(t *testing.T) {
 				`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,"start":9,"epoch":4,"keep_copy":true,"take":{"all":[1]}},` +
 				`{"name":"n","unique_key":"k","algorithm":0,"limit":1,"duration":1,"age":0,"hits":9223372036854775807}],"take":"x"}`},
 		{"no states", &StateUpdate{States: []KeyedState{}}, `{"states":[]}`, `{"take":[],"states":[]}`},
-		{"states", &StateUpdate{States: []KeyedState{{Name: "n", UniqueKey: "k", Snapshot: bucket.Snapshot{
+		{"states", &StateUpdate{States: []KeyedState{{Key: Key{"n", "k"}, Snapshot: bucket.Snapshot{
 			Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: bucket.LeakyBucket, Limit: 6, Duration: 7, Age: 8, Used: 9, Rest: 10}}}},
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
 			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
@@ -110,7 +111,7 @@ func TestToldMessages(t *testing.T) {
 			t.Errorf("%s: %+v", members, got)
 		}
 	}
-	if got := readState(t, `{"algorithm":3,"used":1}`); got.Algorithm <= lastAlgorithm {
+	if got := readState(t, `{"algorithm":3,"used":1}`); got.Algorithm <= bucket.SlidingWindow {
 		t.Errorf("an unknown algorithm became %v", got.Algorithm)
 	}
 }
@@ -128,7 +129,7 @@ func TestSnapshotsHaveOneForm(t *testing.T) {
 		}
 	}
 	want, err := json.Marshal(&n)
-	if got := appendSnapshot(nil, &n); err != nil || string(got) != string(want) {
+	if got := snapshots.append(nil, unsafe.Pointer(&n)); err != nil || string(got) != string(want) {
 		t.Errorf("by hand    %s\nby library %s, %v", got, want, err)
 	}
 	if got := readState(t, string(want)); *got != n {
@@ -139,7 +140,7 @@ func TestSnapshotsHaveOneForm(t *testing.T) {
 func TestIDsAreTheSameOfAllMessages(t *testing.T) {
 	for _, pair := range [][2]string{{"n", "k"}, {"name", "key"}, {strings.Repeat("n", 255), "k"}, {"é", "\x01"}, {"a", strings.Repeat("b", 1024)}} {
 		r := bucket.Request{Name: pair[0], UniqueKey: pair[1]}
-		o, n := Debt{Name: pair[0], UniqueKey: pair[1]}, KeyedState{Name: pair[0], UniqueKey: pair[1]}
+		o, n := Debt{Key: Key{pair[0], pair[1]}}, KeyedState{Key: Key{pair[0], pair[1]}}
 		id := string(r.AppendID(nil))
 		if name, key := bucket.SplitID(id); name != pair[0] || key != pair[1] || string(o.AppendID(nil)) != id || string(n.AppendID(nil)) != id {
 			t.Errorf("%q: %q, %q", id, name, key)
@@ -153,7 +154,7 @@ func TestDebtsThatCannotBe(t *testing.T) {
 		longest   = bucket.MaxDurationMs*int64(time.Millisecond) + day // calendar units may be a little longer than the rest
 	)
 	at := func(ns int64) time.Time { return time.Unix(0, ns) }
-	good := Debt{Name: "n", UniqueKey: "k", DebtSnapshot: bucket.DebtSnapshot{Limit: 10, Duration: int64(time.Minute), Age: 5, Hits: 3}}
+	good := Debt{Key: Key{"n", "k"}, DebtSnapshot: bucket.DebtSnapshot{Limit: 10, Duration: int64(time.Minute), Age: 5, Hits: 3}}
 	for _, test := range []struct {
 		what   string
 		change func(o *Debt)
