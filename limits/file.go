@@ -58,8 +58,12 @@ func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 		}
 	}
 	s.mu.Unlock()
+	var line []byte
 	for i := range all {
-		if err := writeLine(w, &all[i]); err != nil {
+		if line, err = wire.AppendMessage(line[:0], &all[i]); err != nil {
+			return i, err
+		}
+		if _, err := w.Write(append(line, '\n')); err != nil {
 			return i, err
 		}
 	}
@@ -141,7 +145,7 @@ func readHead(line []byte) error {
 
 func readSaved(line []byte, each func(*wire.KeyedState) error) error {
 	var n wire.KeyedState
-	if err := json.Unmarshal(line, &n); err != nil {
+	if err := wire.Unmarshal(line, &n); err != nil {
 		return errDamaged
 	}
 	if _, sane := n.State(); !sane || !n.Valid() {

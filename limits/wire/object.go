@@ -12,10 +12,11 @@ import (
 // addresses; they must be of the type that the fields were made for.
 type object struct{ fields []field }
 
-// A field is one member of an object. It fills one cache line.
+// A field is one member of an object.
 type field struct {
 	name     string   // as it is written behind another: `,"name":`
 	padded   [16]byte // the same in a size that is copied without a call
+	start    pattern  // of the member, without the comma
 	kind     kind
 	omitZero bool    // it is written only if it is not zero
 	offset   uintptr // of its value in that of the object
@@ -51,7 +52,10 @@ const (
 func member[T, V any](name string, at func(*T) *V) field {
 	var t T
 	f := field{name: `,"` + name + `":`, offset: uintptr(unsafe.Pointer(at(&t))) - uintptr(unsafe.Pointer(&t))}
-	copy(f.padded[:], f.name)
+	if copy(f.padded[:], f.name) < len(f.name) {
+		panic("wire: " + name + " is too long")
+	}
+	f.start = newPattern(f.name[1:])
 	switch any((*V)(nil)).(type) {
 	case *int64:
 		f.kind = number
@@ -194,15 +198,12 @@ func (o *object) append(dst []byte, value unsafe.Pointer) []byte {
 
 func (f *field) isZero(at unsafe.Pointer) bool {
 	switch f.kind {
-	case number:
-		return *(*int64)(at) == 0
 	case text:
-		return *(*string)(at) == ""
-	case optional, list:
-		return *(*unsafe.Pointer)(at) == nil
-	default:
-		return *(*uint8)(at) == 0
+		return len(*(*string)(at)) == 0
+	case number, optional, list:
+		return *(*uintptr)(at) == 0
 	}
+	return *(*uint8)(at) == 0
 }
 
 func (f *field) appendList(dst []byte, at unsafe.Pointer) []byte {
@@ -224,7 +225,7 @@ func (o *object) scan(s *scanner, value unsafe.Pointer) {
 	next := 0
 	for n := 0; s.more('}', n); n++ {
 		i := next
-		if i == len(o.fields) || !s.eatName(o.fields[i].name[1:]) { // most have their members in this order
+		if i == len(o.fields) || !s.eatPattern(&o.fields[i].start) { // most have their members in this order
 			if i = o.find(s.name()); i < 0 {
 				s.unknown()
 				continue

@@ -72,13 +72,32 @@ func (s *scanner) more(bracket byte, n int) bool {
 	return !s.failed
 }
 
-// eatName reads the name of a member, with quotes and colon as they are usually written, if it is the next.
-func (s *scanner) eatName(name string) bool {
+// A pattern is a text of at most 16 bytes, in a form that is compared with two words of a message.
+type pattern struct {
+	words, mask [2]uint64
+	size        int
+}
+
+func newPattern(text string) pattern {
+	p := pattern{size: len(text)}
+	for i := range text {
+		p.words[i/8] |= uint64(text[i]) << (i % 8 * 8)
+		p.mask[i/8] |= 0xff << (i % 8 * 8)
+	}
+	return p
+}
+
+// eatPattern reads p if it is next. It does not look at the last bytes of a message.
+func (s *scanner) eatPattern(p *pattern) bool {
 	s.peek()
-	if !strings.HasPrefix(s.message[s.at:], name) {
+	if len(s.message)-s.at < 16 {
 		return false
 	}
-	s.at += len(name)
+	next := s.message[s.at : s.at+16]
+	if (word(next)^p.words[0])&p.mask[0]|(word(next[8:])^p.words[1])&p.mask[1] != 0 {
+		return false
+	}
+	s.at += p.size
 	return true
 }
 
