@@ -9,13 +9,13 @@ import (
 	"weir/limits/bucket"
 )
 
-// ReadRequests reads a message, {"rate_limits": [...]}, and appends its items to dst. Their strings may share memory with
-// message, which must not change as long as they are used. The error tells what can't be read and where; then nothing is
-// appended.
+// ReadRequests reads a message, {"rate_limits": [...]}, and appends its items to dst. Their strings may share memory
+// with message, which must not change as long as they are used. The error tells what can't be read and where; then
+// nothing is appended.
 //
 // It is strict about form: exact names, each once, plain integers of 64 bits, no null, valid UTF-8, nothing after the
-// message, 1 to MaxItems items. Values that are well formed but wrong (an unknown algorithm, a limit that is missing) are
-// for [bucket.Query.Prepare] to judge, item by item.
+// message, 1 to MaxItems items. Values that are well formed but wrong (an unknown algorithm, a limit that is missing)
+// are for [bucket.Query.Prepare] to judge, item by item.
 func ReadRequests(dst []bucket.Request, message []byte) ([]bucket.Request, error) {
 	items := len(dst)
 	dst, err := readItems(&requests, dst, missing, message, false)
@@ -25,14 +25,14 @@ func ReadRequests(dst []bucket.Request, message []byte) ([]bucket.Request, error
 	return dst, err
 }
 
-// ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped, and
-// it may only want to know whether this node answers, so there may be no items.
+// ReadPeerRequests is ReadRequests for a message from another node. That may be newer, so unknown fields are skipped,
+// and it may only want to know whether this node answers, so there may be no items.
 func ReadPeerRequests(dst []bucket.Request, message []byte) ([]bucket.Request, error) {
 	return readItems(&requests, dst, missing, message, true)
 }
 
-// ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share memory
-// with message. Unknown fields are skipped.
+// ReadPeerResults reads the answer to a message of requests, and appends its items to dst. Their strings may share
+// memory with message. Unknown fields are skipped.
 func ReadPeerResults(dst []bucket.Result, message []byte) ([]bucket.Result, error) {
 	return readItems(&results, dst, bucket.Result{}, message, true)
 }
@@ -98,9 +98,9 @@ func endItems(dst []byte) []byte {
 	return append(dst, "]}\n"...)
 }
 
-// AppendMessage appends what nodes tell each other: a *Report, *StateUpdate, *TakeRequest, *KeyedState or an empty struct,
-// which is an empty object. (Checks have [AppendRequests] and [AppendResults].) Of other types it returns an error. Invalid
-// UTF-8, which no name has, becomes the replacement character.
+// AppendMessage appends what nodes tell each other: a *Report, *StateUpdate, *TakeRequest, *KeyedState or an empty
+// struct, which is an empty object. (Checks have [AppendRequests] and [AppendResults].) Of other types it returns an
+// error. Invalid UTF-8, which no name has, becomes the replacement character.
 func AppendMessage(dst []byte, message any) ([]byte, error) {
 	switch m := message.(type) {
 	case *Report:
@@ -126,9 +126,10 @@ func sizeOf(states []KeyedState) int {
 	return size
 }
 
-// Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are skipped. The
-// strings of the message may share memory with text, which must not change as long as they are used. A report may have been used
-// before (see [Report.Reset]). The error tells what can't be read, and where; then the message is empty.
+// Unmarshal reads what AppendMessage wrote, or a newer version of it, into an empty message: unknown members are
+// skipped. The strings of the message may share memory with text, which must not change as long as they are used. A
+// report may have been used before (see [Report.Reset]). The error tells what can't be read, and where; then the
+// message is empty.
 func Unmarshal(text []byte, message any) error {
 	switch m := message.(type) {
 	case *Report:

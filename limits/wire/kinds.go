@@ -6,7 +6,8 @@ import (
 	"weir/limits/bucket"
 )
 
-// How values are read that are neither plain numbers nor plain texts. The methods of replay find what is wrong with the same.
+// How values are read that are neither plain numbers nor plain texts. The methods of replay find what is wrong with the
+// same.
 
 // No valid request has these. They stand for what is not known, which is one item's error instead of the message's.
 const (
@@ -67,7 +68,8 @@ var flags = []struct {
 	{"DRAIN_OVER_LIMIT", bucket.DrainOverLimit},
 }
 
-// allFlags are all that a number may have. StandIn is a word of nodes; a client's is refused when the request is prepared.
+// allFlags are all that a number may have. StandIn is a word of nodes; a client's is refused when the request is
+// prepared.
 const allFlags = bucket.NoBatching | bucket.Global | bucket.DurationIsGregorian | bucket.ResetRemaining |
 	bucket.DrainOverLimit | bucket.StandIn
 

@@ -10,8 +10,8 @@ import (
 	"weir/limits/bucket"
 )
 
-// library reads text into a value by its tags, as the JSON library does, but refuses null, and numbers that are not plain: what
-// this package is to do by its tables.
+// library reads text into a value by its tags, as the JSON library does, but refuses null, and numbers that are not
+// plain: what this package is to do by its tables.
 func library(text []byte, value any) error {
 	return json.Unmarshal(text, value, json.WithUnmarshalers(json.JoinUnmarshalers(
 		json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ any) error {
@@ -91,17 +91,20 @@ func libraryResults(text []byte) (results []bucket.Result, ok bool) {
 		return nil, false
 	}
 	for _, m := range message.All {
-		r := bucket.Result{Limit: m.Limit, Remaining: m.Remaining, ResetTime: m.ResetTime, RetryAfter: m.RetryAfter, Error: m.Error,
+		r := bucket.Result{Limit: m.Limit, Remaining: m.Remaining, ResetTime: m.ResetTime, RetryAfter: m.RetryAfter,
+			Error:    m.Error,
 			Metadata: bucket.Metadata(m.Metadata)}
 		if m.Status != nil {
-			statuses := map[string]bucket.Status{"ERROR": bucket.StatusError, "OK": bucket.StatusOK, "OVER_LIMIT": bucket.StatusOverLimit}
+			statuses := map[string]bucket.Status{"ERROR": bucket.StatusError, "OK": bucket.StatusOK,
+				"OVER_LIMIT": bucket.StatusOverLimit}
 			if r.Status, ok = statuses[*m.Status]; !ok {
 				return nil, false
 			}
 		}
 		if n := m.State; n != nil {
 			r.State = &bucket.Snapshot{Start: n.Start, Epoch: n.Epoch, Version: n.Version, Acked: n.Acked, Now: n.Now,
-				Algorithm: bucket.Algorithm(n.Algorithm), Limit: n.Limit, Duration: n.Duration, Age: n.Age, Used: n.Used, Rest: n.Rest}
+				Algorithm: bucket.Algorithm(n.Algorithm), Limit: n.Limit, Duration: n.Duration, Age: n.Age, Used: n.Used,
+				Rest: n.Rest}
 		}
 		results = append(results, r)
 	}

@@ -46,7 +46,7 @@ type KeyedState struct {
 type Debt struct {
 	Key
 	bucket.DebtSnapshot
-	Start int64 `json:"start,omitzero"`     // of the owner whose state the hits were taken from; 0 for none
+	Start int64 `json:"start,omitzero"`     // of the owner from whose state the hits were taken; 0 for none
 	Epoch int64 `json:"epoch,omitzero"`     // of that state
 	Copy  bool  `json:"keep_copy,omitzero"` // the sender wants to know the state then, and how it changes
 }
@@ -66,10 +66,10 @@ func (d *Debt) Debt(now time.Time) (bucket.Debt, error) {
 	return d.DebtSnapshot.Debt(now)
 }
 
-// A Report tells the owner of some limits what was taken from them without it. Its sender repeats it as it was until it is
-// acknowledged, and sends no other meanwhile; so the owner can tell by the number what it has counted already.
+// A Report tells the owner of some limits what was taken from them without it. Its sender repeats it as it was until it
+// is acknowledged, and sends no other meanwhile; so the owner can tell by the number what it has counted already.
 type Report struct {
-	Start int64  `json:"start"` // names the life of the sender's process
+	Start int64  `json:"start"` // the sender's incarnation
 	Seq   int64  `json:"seq"`   // 1, 2, 3, ...; 0 with nothing in it only asks whether the owner answers
 	Debts []Debt `json:"debts"`
 
@@ -84,8 +84,8 @@ func (r *Report) Reset() {
 	*r = Report{Debts: r.Debts[:0], States: r.States[:0]}
 }
 
-// A StateUpdate is what an owner tells the nodes that keep copies: in answer to a [Report], whose sender asked for them, and
-// when states have changed.
+// A StateUpdate is what an owner tells the nodes that keep copies: in answer to a [Report], whose sender asked for
+// them, and when states have changed.
 type StateUpdate struct {
 	States []KeyedState `json:"states"`
 }

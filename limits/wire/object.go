@@ -8,8 +8,8 @@ import (
 	"weir/limits/bucket"
 )
 
-// An object describes the JSON objects of one type. It is all that reading and writing them needs. Values are given by their
-// addresses; they must be of the type that the fields were made for.
+// An object describes the JSON objects of one type. It is all that reading and writing them needs. Values are given by
+// their addresses; they must be of the type that the fields were made for.
 type object struct{ fields []field }
 
 // A field is one member of an object.

@@ -11,14 +11,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A replay reads a message once more that a [scanner] could not read, to tell what is wrong and where. It knows all of JSON by
-// the library that becomes the standard one, and returns the tokens in their order. With the first thing that it can't read, or
-// that is wrong, it fails: from then on all it returns is zero.
+// A replay reads a message once more that a [scanner] could not read, to tell what is wrong and where. It knows all of
+// JSON by the library that becomes the standard one, and returns the tokens in their order. With the first thing that
+// it can't read, or that is wrong, it fails: from then on all it returns is zero.
 type replay struct {
 	dec     *jsontext.Decoder
 	size    int
 	lenient bool   // skips unknown fields
-	hint    string // for who sends nothing
+	hint    string // for an empty message
 	err     error
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A scanner reads the tokens of a message. Texts share the memory of the message, but for those with escapes. With the first
-// thing that is wrong it fails, and returns nothing more: what is wrong is for a [replay] to tell.
+// A scanner reads the tokens of a message. Texts share the memory of the message, but for those with escapes. With the
+// first thing that is wrong it fails, and returns nothing more: what is wrong is for a [replay] to tell.
 type scanner struct {
 	message string
 	at      int // what is before has been read
@@ -58,7 +58,8 @@ func (s *scanner) eat(c byte) {
 	s.at++
 }
 
-// more reports whether a member or element follows the n that have been read; if none does, it reads the bracket that closes.
+// more reports whether a member or element follows the n that have been read; if none does, it reads the bracket that
+// closes.
 func (s *scanner) more(bracket byte, n int) bool {
 	c := s.peek()
 	if c == bracket {
@@ -200,8 +201,8 @@ func (s *scanner) integer() int64 {
 	return int64(n)
 }
 
-// unknown skips the value of a member whose name is unknown, if these are allowed. They are rare, so that the JSON library may
-// check them: the value by itself, and once the message, in which such a name might be there twice.
+// unknown skips the value of a member whose name is unknown, if these are allowed. They are rare, so that the JSON
+// library may check them: the value by itself, and once the message, in which such a name might be there twice.
 func (s *scanner) unknown() {
 	s.valid = s.valid || s.lenient && jsontext.Value(bytesOf(s.message)).IsValid()
 	if !s.valid {
@@ -231,8 +232,8 @@ func word(s string) uint64 {
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-// oddBytes marks, in the top bit, each of eight bytes that is not ASCII or isEscaped. A byte above a marked one may be marked
-// without being such.
+// oddBytes marks, in the top bit, each of eight bytes that is not ASCII or isEscaped. A byte above a marked one may be
+// marked without being such.
 func oddBytes(w uint64) uint64 {
 	quote, backslash := w^('"'*ones), w^('\\'*ones)
 	return (w | (w - ' '*ones) | (quote - ones) | (backslash - ones)) & tops

@@ -12,8 +12,8 @@ import (
 	"weir/limits/bucket"
 )
 
-// told reads a message as Unmarshal does and as the library does, which must be the same.
-func told[Message any](t *testing.T, text []byte) (message Message, ok bool) {
+// readBoth reads a message as Unmarshal does and as the library does, which must be the same.
+func readBoth[Message any](t *testing.T, text []byte) (message Message, ok bool) {
 	t.Helper()
 	var want Message
 	err := Unmarshal(text, &message)
@@ -44,9 +44,11 @@ func anyReport(random *rand.Rand, name string) *Report {
 			Start: some(), Epoch: some(), Copy: random.IntN(2) == 0})
 	}
 	for range random.IntN(4) {
-		r.States = append(r.States, KeyedState{Key: Key{name, fmt.Sprint("k", number())}, Take: some(), Snapshot: bucket.Snapshot{
-			Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(), Algorithm: bucket.Algorithm(random.IntN(256)),
-			Limit: number(), Duration: number(), Age: number(), Used: number(), Rest: -number()}})
+		r.States = append(r.States, KeyedState{Key: Key{name, fmt.Sprint("k", number())}, Take: some(),
+			Snapshot: bucket.Snapshot{
+				Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(),
+				Algorithm: bucket.Algorithm(random.IntN(256)),
+				Limit:     number(), Duration: number(), Age: number(), Used: number(), Rest: -number()}})
 	}
 	if random.IntN(3) == 0 {
 		r.Handed = "ring"
@@ -54,8 +56,8 @@ func anyReport(random *rand.Rand, name string) *Report {
 	return r
 }
 
-// TestToldRoundTrips writes and reads reports, and the states in them by themselves.
-func TestToldRoundTrips(t *testing.T) {
+// TestPeerMessagesRoundTrip writes and reads reports, and the states in them by themselves.
+func TestPeerMessagesRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 5000 {
 		want := anyReport(random, []string{"n", "né\"", "né"}[random.IntN(3)])
@@ -63,13 +65,13 @@ func TestToldRoundTrips(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, ok := told[Report](t, text)
+		got, ok := readBoth[Report](t, text)
 		if !ok || !reflect.DeepEqual(&got, want) {
 			t.Fatalf("%s\nread %+v\nwant %+v", text, got, want)
 		}
 		if len(want.States) > 0 {
 			text, _ = AppendMessage(nil, &StateUpdate{want.States})
-			if got, ok := told[StateUpdate](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
+			if got, ok := readBoth[StateUpdate](t, text); !ok || !reflect.DeepEqual(got.States, want.States) {
 				t.Fatalf("%s\nread %+v", text, got)
 			}
 		}
@@ -85,29 +87,34 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	for _, text := range []string{"", "{}", `{"start":1,"seq":2,"debts":[],"x":[1]}`, `{"debts":[{"algorithm":256}]}`, `{"debts":[{"keep_copy":false}]}`,
-		`{"states":[{"name":"n","unique_key":"k","algorithm":3,"take":1}]}`, `{"states":null}`, `{"states":[],"states":[]}`, `{"seq":1.0}`} {
+	for _, text := range []string{"", "{}", `{"start":1,"seq":2,"debts":[],"x":[1]}`, `{"debts":[{"algorithm":256}]}`,
+		`{"debts":[{"keep_copy":false}]}`,
+		`{"states":[{"name":"n","unique_key":"k","algorithm":3,"take":1}]}`, `{"states":null}`, `{"states":[],"states":[]}`,
+		`{"seq":1.0}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		told[Report](t, text)
-		told[StateUpdate](t, text)
-		told[TakeRequest](t, text)
-		told[KeyedState](t, text)
-		told[struct{}](t, text)
+		readBoth[Report](t, text)
+		readBoth[StateUpdate](t, text)
+		readBoth[TakeRequest](t, text)
+		readBoth[KeyedState](t, text)
+		readBoth[struct{}](t, text)
 	})
 }
 
 func FuzzResults(f *testing.F) {
-	for _, members := range []string{`"status":"OK","limit":1,"remaining":1,"reset_time":1,"metadata":{"owner":"o"}`, `"error":"e\u00e9"`,
-		`"status":"OVER_LIMIT","retry_after":-1,"x":[{}]`, `"state":{"start":1,"algorithm":"LEAKY_BUCKET","used":3},"metadata":{"source":"s"}`,
+	for _, members := range []string{`"status":"OK","limit":1,"remaining":1,"reset_time":1,"metadata":{"owner":"o"}`,
+		`"error":"e\u00e9"`,
+		`"status":"OVER_LIMIT","retry_after":-1,"x":[{}]`, `"state":{"start":1,"algorithm":"LEAKY_BUCKET","used":3},` +
+			`"metadata":{"source":"s"}`,
 		`"state":{"algorithm":300}`, `"state":null`, `"status":"no"`} {
 		f.Add([]byte(`{"rate_limits":[{` + members + `}]}`))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got, err := ReadPeerResults(nil, text)
 		want, ok := libraryResults(text)
-		if ok != (err == nil) || len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) || err == errUnexplained {
+		if ok != (err == nil) || len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) ||
+			err == errUnexplained {
 			t.Fatalf("%q\nread    %+v, %v\nlibrary %+v, %v", text, got, err, want, ok)
 		}
 	})
