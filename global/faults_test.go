@@ -149,7 +149,7 @@ func TestWithoutACopyNobodyDecidesAlone(t *testing.T) {
 	n.out = []*node{owner}
 	n.check(r).wants(t, "stand-in", ok, 97)
 	n.check(r).wants(t, "stand-in", ok, 96) // what is owed is no copy
-	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: bucket.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
+	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Snapshot: bucket.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
 	n.check(r).wants(t, "stand-in", ok, 95) // nobody asked for that
 	w.heal()
 	w.settle(2)
@@ -533,7 +533,7 @@ func TestWhoBecomesTheOwner(t *testing.T) {
 			}, 2},
 			{"both, one by a third node", func(w *world, n *node, r limits.Request) {
 				n.countFor(w.nodes[2], r)
-				owed := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey,
+				owed := wire.Debt{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey},
 					DebtSnapshot: bucket.DebtSnapshot{Algorithm: a, Limit: 100, Duration: int64(time.Hour), Hits: 1}}
 				n.sync.Receive("c", &wire.Report{Start: 99, Seq: 1, Debts: []wire.Debt{owed}})
 			}, 2},
@@ -723,7 +723,7 @@ func TestLies(t *testing.T) {
 	owner, n := w.nodes[0], w.nodes[1]
 	r := w.of(limits.TokenBucket, 1)
 	n.check(r)
-	good := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey, Copy: true,
+	good := wire.Debt{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Copy: true,
 		DebtSnapshot: bucket.DebtSnapshot{Limit: 100, Duration: int64(time.Hour), Hits: 1}}
 	long := string(make([]byte, 300))
 	seq := int64(0)
@@ -766,7 +766,7 @@ func TestLies(t *testing.T) {
 		"a long name":       func(n *wire.KeyedState) { n.Name = long },
 		"what nobody asked": func(n *wire.KeyedState) { n.UniqueKey = "other" },
 	} {
-		named := wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
+		named := wire.KeyedState{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Snapshot: state}
 		change(&named)
 		n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{named}})
 		n.sync.acknowledge(n.sync.owner("a"), &wire.StateUpdate{States: []wire.KeyedState{named}})
@@ -776,7 +776,7 @@ func TestLies(t *testing.T) {
 		}
 		n.wantMetrics("weir_global_copies", "1")
 	}
-	named := wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: state}
+	named := wire.KeyedState{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Snapshot: state}
 	n.sync.Published("b", &wire.StateUpdate{States: []wire.KeyedState{named}}) // who doesn't own it
 	n.look(r).wants(t, "copy", ok, 99)
 	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{named}})
@@ -918,7 +918,7 @@ func TestADebtWithoutACopyLeaks(t *testing.T) {
 func TestAFormerOwnerTellsNoStates(t *testing.T) {
 	w := newWorld(t, 3)
 	r := w.of(limits.TokenBucket, 1)
-	owed := wire.Debt{Name: r.Name, UniqueKey: r.UniqueKey, Copy: true,
+	owed := wire.Debt{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Copy: true,
 		DebtSnapshot: bucket.DebtSnapshot{Limit: 100, Duration: int64(time.Hour), Hits: 1}}
 	former := w.nodes[2]
 	if got := former.sync.Receive("b", &wire.Report{Start: 99, Seq: 1, Debts: []wire.Debt{owed}}); len(got.States) != 0 {

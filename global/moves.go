@@ -197,7 +197,7 @@ func (s *Syncer) Give(node string, names []wire.Key) *wire.StateUpdate {
 	answer := &wire.StateUpdate{States: make([]wire.KeyedState, len(names))}
 	for i := range names {
 		n := &names[i]
-		answer.States[i].Name, answer.States[i].UniqueKey = n.Name, n.UniqueKey
+		answer.States[i].Key = *n
 		if n.Valid() {
 			s.giveOne(&answer.States[i], n.AppendID(nil), node)
 		}
@@ -245,7 +245,7 @@ func (s *Syncer) giveInLine(id, node string) (g given, lined, ok bool) {
 
 // describe makes n tell of a state that is given.
 func (s *Syncer) describe(n *wire.KeyedState, id string, g given) {
-	n.Name, n.UniqueKey = bucket.SplitID(id)
+	n.Key = wire.KeyOf(id)
 	n.Set(g.state, s.limiter.Now())
 	n.Start, n.Take = s.cluster.Incarnation(), g.take
 }
@@ -256,13 +256,12 @@ func (s *Syncer) TakeOver(states []wire.KeyedState) {
 	for i := range states {
 		n := &states[i]
 		state, sane := n.State()
-		name := wire.Key{Name: n.Name, UniqueKey: n.UniqueKey}
 		switch {
-		case n.Take <= 0 || !sane || !name.Valid():
+		case n.Take <= 0 || !sane || !n.Valid():
 		case state == (bucket.State{}): // it ran out on the way
 			s.metrics.expiredStates.Inc()
 		default:
-			id = name.AppendID(id[:0])
+			id = n.AppendID(id[:0])
 			s.takeOne(id, n, state)
 		}
 	}

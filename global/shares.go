@@ -164,7 +164,7 @@ func (s *Syncer) Receive(node string, report *wire.Report) *wire.StateUpdate {
 		if o.Copy && s.owns(self, id) {
 			// A new report is repeated until its sender has heard an answer.
 			n := s.share(id, time.Duration(o.Duration), node, report.Start, isNew)
-			answer.States = append(answer.States, wire.KeyedState{Name: o.Name, UniqueKey: o.UniqueKey, Snapshot: *n})
+			answer.States = append(answer.States, wire.KeyedState{Key: o.Key, Snapshot: *n})
 		}
 	}
 	return answer
@@ -319,10 +319,9 @@ func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share,
 			notices[h.node] = n
 			s.shares.busy[h.node] = true
 		}
-		name, uniqueKey := bucket.SplitID(key)
 		n.bytes += messageBytes(key)
 		n.versions = append(n.versions, one.version)
-		n.states.States = append(n.states.States, wire.KeyedState{Name: name, UniqueKey: uniqueKey,
+		n.states.States = append(n.states.States, wire.KeyedState{Key: wire.KeyOf(key),
 			Snapshot: *s.snapshot(one, acked[h.start], now)})
 	}
 	return behind

@@ -389,7 +389,7 @@ func (n *node) countFor(from *node, r limits.Request) limits.Result {
 	n.sync.Changed(q)
 	result.State = n.sync.Share(q, from.name, from.start)
 	if from.told != nil {
-		from.told(n, wire.KeyedState{Name: r.Name, UniqueKey: r.UniqueKey, Snapshot: *result.State})
+		from.told(n, wire.KeyedState{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Snapshot: *result.State})
 	}
 	return result
 }

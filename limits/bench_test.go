@@ -18,8 +18,8 @@ func benchRequest(a Algorithm, key string) Request {
 	return Request{Name: "requests", UniqueKey: key, Hits: 1, Limit: 1e9, Duration: 3_600_000, Algorithm: a}
 }
 
-// benchKeys makes n keys in a random order, each in memory of its own. With another seed they are the same keys in another
-// order, as if read from other messages.
+// benchKeys makes n keys in a random order, each in memory of its own. With another seed they are the same keys in
+// another order, as if read from other messages.
 func benchKeys(n int, seed uint64) []string {
 	keys := make([]string, n)
 	for i, k := range rand.New(rand.NewPCG(seed, 0)).Perm(n) {
@@ -136,8 +136,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkSweep sweeps a million limits of which none has run out: where that is known of all but a few, and, as after the
-// clock has been set, where it is known of none.
+// BenchmarkSweep sweeps a million limits of which none has run out: where that is known of all but a few, and, as after
+// the clock has been set, where it is known of none.
 func BenchmarkSweep(b *testing.B) {
 	l := filled(benchKeys(million, 1))
 	l.Sweep()

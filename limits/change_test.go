@@ -29,7 +29,8 @@ func TestOnChange(t *testing.T) {
 	})
 	for range 5000 {
 		now = now.Add(time.Duration(random.Int64N(int64(50 * time.Millisecond))))
-		r := Request{Name: "mail", UniqueKey: fmt.Sprint(random.IntN(100)), Hits: random.Int64N(5) - 1, Limit: 10, Duration: 1000,
+		r := Request{Name: "mail", UniqueKey: fmt.Sprint(random.IntN(100)), Hits: random.Int64N(5) - 1, Limit: 10,
+			Duration:  1000,
 			Algorithm: Algorithm(random.IntN(3))}
 		before := told
 		switch id := r.AppendID(nil); random.IntN(20) {

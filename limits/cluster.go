@@ -8,17 +8,18 @@ import (
 	"weir/limits/bucket"
 )
 
-// A Found is a limit that [Limiter.Scan] has found.
+// A Found is a limit that [Limiter.Scan] has found. The ID is the Limiter's memory and may be kept.
 type Found struct {
 	ID       string
-	TTLClass uint8 // how long it is until the limit is whole again if nobody takes anything: below 2 to that power, in nanoseconds
+	TTLClass uint8 // below 2 to that power nanoseconds the limit is whole again, if no hits are taken
 }
 
-const ranks = 65
+const ttlClasses = 65
 
-// Scan gives those limits in one of some parts of all for which where is true, by what it says of them, those of the highest rank
-// first. Among equals those come together that lie together, so that who goes through them touches less memory.
-// where gets ids that belong to it only as long as it runs, and must not use the Limiter: a lock is held.
+// Scan returns those limits in one of some parts of all for which where is true, by the places that it returns for
+// them. Those of the highest TTLClass come first. Among equals those come together that lie together, since going
+// through them touches less memory then. where may use an id only until it returns, and must not use the Limiter: a
+// lock is held.
 func (l *Limiter) Scan(part, parts int, where func(id []byte) (place string, ok bool)) map[string][]Found {
 	shards := l.shards[len(l.shards)*part/parts : len(l.shards)*(part+1)/parts]
 	f := finder{numbers: map[string]int{}, all: make([]placed, 0, entries(shards)), now: l.now().UnixNano()}
@@ -38,12 +39,12 @@ func entries(shards []shard) (n int) {
 	return n
 }
 
-// A finder gathers what is found in one piece of memory, whose size is known beforehand: slices that grow would touch several
-// times as much.
+// A finder gathers what is found in one piece of memory, whose size is known beforehand: slices that grow would touch
+// several times as much.
 type finder struct {
 	now     int64
-	numbers map[string]int // of the places
-	counts  [][ranks]int   // of what is in each
+	numbers map[string]int    // of the places
+	counts  [][ttlClasses]int // of what is in each
 	all     []placed
 }
 
@@ -68,20 +69,20 @@ func (f *finder) add(place string, found Found) {
 	n, ok := f.numbers[place]
 	if !ok {
 		n = len(f.counts)
-		f.numbers[place], f.counts = n, append(f.counts, [ranks]int{})
+		f.numbers[place], f.counts = n, append(f.counts, [ttlClasses]int{})
 	}
 	f.counts[n][found.TTLClass]++
 	f.all = append(f.all, placed{found, n})
 }
 
-// sorted gives what has been found. It counts beforehand where each rank begins.
+// sorted returns what has been found. It counts beforehand where each class begins.
 func (f *finder) sorted() map[string][]Found {
 	byPlace := make(map[string][]Found, len(f.numbers))
 	lists := make([][]Found, len(f.numbers))
 	for place, n := range f.numbers {
 		next, starts := 0, &f.counts[n]
-		for rank := ranks - 1; rank >= 0; rank-- {
-			starts[rank], next = next, next+starts[rank]
+		for class := ttlClasses - 1; class >= 0; class-- {
+			starts[class], next = next, next+starts[class]
 		}
 		lists[n] = make([]Found, next)
 		byPlace[place] = lists[n]
@@ -95,7 +96,8 @@ func (f *finder) sorted() map[string][]Found {
 	return byPlace
 }
 
-// State returns what is remembered of the limit that id names (see [bucket.Request.AppendID]): an empty State if nothing is.
+// State returns what is remembered of the limit that id names (see [bucket.Request.AppendID]): an empty State if
+// nothing is.
 func (l *Limiter) State(id []byte) bucket.State {
 	s := l.shardOf(id)
 	s.mu.Lock()
@@ -106,16 +108,16 @@ func (l *Limiter) State(id []byte) bucket.State {
 	return bucket.State{}
 }
 
-// ApplyDebt counts the hits of a debt for the limit that id names, and returns how many these are. It is false, and nothing
-// is counted, where the limit has a state of another algorithm.
+// ApplyDebt counts the hits of a debt for the limit that id names, and returns how many these are. It is false, and
+// nothing is counted, where the limit has a state of another algorithm.
 func (l *Limiter) ApplyDebt(id []byte, d *bucket.Debt) (hits int64, ok bool) {
 	s, now := l.lock(id)
 	defer s.mu.Unlock()
 	return d.Hits(now), s.apply(id, now, func(st bucket.State) (bucket.State, bool) { return st.Join(d, now) })
 }
 
-// Take returns the state of the limit that id names, by then, and forgets it, for another node that is to keep it. The State is
-// empty if there is none.
+// Take returns the state of the limit that id names, by then, and forgets it, for another node that is to keep it. The
+// State is empty if there is none.
 func (l *Limiter) Take(id []byte) bucket.State {
 	s, now := l.lock(id)
 	defer s.mu.Unlock()
@@ -127,8 +129,8 @@ func (l *Limiter) Take(id []byte) bucket.State {
 	return held.At(now)
 }
 
-// Put adds a state that was kept elsewhere to what this Limiter has counted of the same limit. It is false where that is of
-// another algorithm.
+// Put adds a state that was kept elsewhere to what this Limiter has counted of the same limit. It is false where that
+// is of another algorithm.
 func (l *Limiter) Put(id []byte, state bucket.State) bool {
 	s, now := l.lock(id)
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"weir/limits/bucket"
 )
 
-// TestScan: each limit is found in one part, where it belongs, and who is whole again soonest comes last.
+// TestScan: each limit is found in one part, where it belongs, and what is whole again soonest comes last.
 func TestScan(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	l := New(5000, func() time.Time { return now })
@@ -93,7 +93,7 @@ func used(s bucket.State, now time.Time) int64 {
 	return n.Used
 }
 
-// TestCheckCopy compares decisions on a copy with those of a Limiter, and says where a copy is not enough.
+// TestCheckCopy compares decisions on a copy with those of a Limiter, and checks where a copy is not enough.
 func TestCheckCopy(t *testing.T) {
 	const day1 = 24 * 60 * 60 * 1000
 	gregorian := func(r Request) Request { return with(DurationIsGregorian, r) }
@@ -242,7 +242,7 @@ func TestApplyDebt(t *testing.T) {
 				blocked.ApplyDebt(id, &debt)
 			}
 			flood := named(token(1, 10, 60_000))
-			for i := range 10 { // which frees nobody who has nothing left
+			for i := range 10 { // which frees no caller that has nothing left
 				flood.UniqueKey = fmt.Sprint("other", i)
 				blocked.Check(flood)
 			}
@@ -270,8 +270,8 @@ func TestApplyDebt(t *testing.T) {
 	}
 }
 
-// TestOwedStatesAreSwept checks that a debt's window, which is older than the present, ends as it says.
-func TestOwedStatesAreSwept(t *testing.T) {
+// TestStatesOfDebtsAreSwept checks that a debt's window, which is older than the present, ends when it should.
+func TestStatesOfDebtsAreSwept(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		now := time.Unix(0, tableStart)
 		l := New(10, func() time.Time { return now })
@@ -280,7 +280,7 @@ func TestOwedStatesAreSwept(t *testing.T) {
 		taken := after(TokenBucket, 4, now.Add(-50*time.Second))
 		var debt bucket.Debt
 		debt.Add(4, &taken, now)
-		if held { // a state whose window is over, and which nobody swept
+		if held { // a state whose window is over, and which was not swept
 			r.Duration = 1
 			l.Check(r)
 			now = now.Add(time.Second)
@@ -298,12 +298,16 @@ func TestOwedStatesAreSwept(t *testing.T) {
 	}
 }
 
-// FuzzTold takes in what another node might say of a limit: if it is believed, nothing worse may follow than wrong counts.
-func FuzzTold(f *testing.F) {
+// FuzzPeerStates takes in what another node might say of a limit: if it is believed, nothing worse may follow than
+// wrong counts.
+func FuzzPeerStates(f *testing.F) {
 	f.Add(uint8(0), int64(10), int64(time.Minute), int64(0), int64(3), int64(0), int64(0), int64(1), int64(tableStart))
-	f.Add(uint8(1), int64(math.MaxInt64), int64(1), int64(0), int64(math.MaxInt64), int64(0), int64(math.MaxInt64), int64(7), int64(0))
-	f.Add(uint8(2), int64(0), int64(316_310_400_000*int64(time.Millisecond)), int64(math.MaxInt64), int64(1), int64(math.MaxInt64), int64(1), int64(-7), int64(math.MinInt64))
-	f.Add(uint8(2), int64(5), int64(1000), int64(999), int64(1), int64(1<<62), int64(1<<40), int64(math.MinInt64), int64(math.MaxInt64))
+	f.Add(uint8(1), int64(math.MaxInt64), int64(1), int64(0), int64(math.MaxInt64), int64(0), int64(math.MaxInt64),
+		int64(7), int64(0))
+	f.Add(uint8(2), int64(0), int64(316_310_400_000*int64(time.Millisecond)), int64(math.MaxInt64), int64(1),
+		int64(math.MaxInt64), int64(1), int64(-7), int64(math.MinInt64))
+	f.Add(uint8(2), int64(5), int64(1000), int64(999), int64(1), int64(1<<62), int64(1<<40), int64(math.MinInt64),
+		int64(math.MaxInt64))
 	f.Add(uint8(7), int64(-1), int64(-1), int64(-1), int64(-1), int64(-1), int64(-1), int64(0), int64(-1))
 	f.Fuzz(func(t *testing.T, algorithm uint8, limit, duration, age, used, rest, later, hits, clock int64) {
 		now := time.Unix(0, tableStart)
@@ -315,7 +319,8 @@ func FuzzTold(f *testing.F) {
 		if ok != (s != bucket.State{}) && (used != 0 || rest != 0) {
 			t.Fatalf("%+v: %+v, %v", n, s, ok)
 		}
-		r := Request{Name: "n", UniqueKey: "k", Hits: hits, Limit: max(0, limit), Duration: 1 + max(0, duration/int64(time.Millisecond))%bucket.MaxDurationMs, Algorithm: a % 3}
+		r := Request{Name: "n", UniqueKey: "k", Hits: hits, Limit: max(0, limit), Algorithm: a % 3}
+		r.Duration = 1 + max(0, duration/int64(time.Millisecond))%bucket.MaxDurationMs
 		var q bucket.Query
 		if err := l.Prepare(&r, &q); err != nil {
 			t.Fatal(err)

@@ -73,7 +73,7 @@ func TestLimitsHoldWhileTimePasses(t *testing.T) {
 			for _, last := range passed[i:] {
 				hits += last.hits
 				span := last.at - first.at
-				most := limit + limit*span/int64(duration) // what a bucket gives
+				most := limit + limit*span/int64(duration) // what a bucket admits
 				switch a {
 				case limits.TokenBucket: // the end of one window, whole ones, the beginning of another
 					most = limit * (span/int64(duration) + 2)
@@ -97,8 +97,8 @@ func TestLimitsHoldWhileTimePasses(t *testing.T) {
 	})
 }
 
-// TestTheClockIsReadInOrder lets time pass with each reading. If it were read before the limit is locked, later readings
-// would be used before earlier ones, and a clock that seems to step back gives what has leaked a second time.
+// TestTheClockIsReadInOrder lets time pass with each reading. If it were read before the limit is locked, later
+// readings would be used before earlier ones, and a clock that seems to step back admits what has leaked a second time.
 func TestTheClockIsReadInOrder(t *testing.T) {
 	c := newClock()
 	start := c.ns.Load()
@@ -145,7 +145,7 @@ func TestSweepsTakeNothingThatIsInUse(t *testing.T) {
 				if isOK(l.Check(r)) {
 					admitted.Add(1)
 				}
-				short := minute(a, fmt.Sprint(worker, i)) // gives the sweeps something to do
+				short := minute(a, fmt.Sprint(worker, i)) // for the sweeps to have something to do
 				short.Duration = 1
 				l.Check(short)
 			}

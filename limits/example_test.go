@@ -7,7 +7,7 @@ import (
 	"weir/limits"
 )
 
-// fixed is a clock for examples, which must print the same every day. Programs give time.Now.
+// fixed is a clock for examples, which must print the same every day. Programs use time.Now.
 func fixed() time.Time { return time.Date(2026, time.January, 31, 12, 0, 0, 0, time.UTC) }
 
 // A program limits its own work in three lines.

@@ -1,7 +1,7 @@
 package limits
 
-// An expiryIndex holds all records of a shard, in no order, and of each a time before which it surely hasn't run out. A sweep
-// looks at these times, 32 in a cache line, and touches the memory of those records alone that may have.
+// An expiryIndex holds all records of a shard, in no order, and of each a time before which it surely hasn't run out. A
+// sweep looks at these times, 32 in a cache line, and touches the memory of those records alone that may have.
 type expiryIndex struct {
 	pages []*page
 	size  int
@@ -17,8 +17,8 @@ type page struct {
 	records [pageSize]*record
 }
 
-// A tick is a time, rounded down to a little more than four seconds. It tells apart what lies within horizon; later times
-// are held as those at the horizon, and looked at again then.
+// A tick is a time, rounded down to a little more than four seconds. It tells apart what lies within horizon; later
+// times are held as those at the horizon, and looked at again then.
 type tick uint16
 
 const (
@@ -56,7 +56,8 @@ func (x *expiryIndex) update(r *record, due tick) {
 	x.pages[r.place/pageSize].dues[r.place%pageSize] = due
 }
 
-// remove puts the last record in r's place. One empty page is kept, so that records that come and go at its edge cost nothing.
+// remove puts the last record in r's place. One empty page is kept, so that records that come and go at its edge cost
+// nothing.
 func (x *expiryIndex) remove(r *record) {
 	x.size--
 	last, due := x.at(x.size)

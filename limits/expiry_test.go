@@ -13,12 +13,13 @@ import (
 // tableStart is when the tests begin: Thursday, 2026-01-01 12:00 UTC.
 const tableStart = int64(1_767_268_800_000_000_000)
 
-// TestSweepsFindAllThatHasRunOut has anything happen to limits, and to the clock. A sweep finds all that have run out by then
-// without looking at the others, so what is noted of each must never be later than the truth.
+// TestSweepsFindAllThatHasRunOut has anything happen to limits, and to the clock. A sweep finds all that have run out
+// by then without looking at the others, so what the index has of each must never be later than the truth.
 func TestSweepsFindAllThatHasRunOut(t *testing.T) {
 	minutes := []int64{1, 900, 5_000, 100_000, 1_000_000} // of duration, in milliseconds
 	years := append(minutes, 86_400_000, 50*86_400_000, bucket.MaxDurationMs)
-	small := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, int64(time.Millisecond), int64(10 * time.Second), int64(time.Minute), int64(5 * time.Minute)}
+	small := []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, int64(time.Millisecond), int64(10 * time.Second), int64(time.Minute),
+		int64(5 * time.Minute)}
 	large := append(small, 1<<tickBits, int64(time.Hour), horizon/2, horizon, 3*horizon, math.MaxInt64/64)
 	for seed := range uint64(40) {
 		if seed%2 == 0 {
@@ -42,7 +43,8 @@ func haveAnythingHappen(t *testing.T, seed uint64, durations, steps []int64) {
 			now = tableStart
 		}
 		r := Request{
-			Name: "name", UniqueKey: fmt.Sprint(random.IntN(14)), Hits: random.Int64N(10) - 3, Limit: random.Int64N(7), Burst: random.Int64N(9),
+			Name: "name", UniqueKey: fmt.Sprint(random.IntN(14)), Hits: random.Int64N(10) - 3, Limit: random.Int64N(7),
+			Burst:    random.Int64N(9),
 			Duration: durations[random.IntN(len(durations))], Algorithm: Algorithm(random.IntN(3)),
 			Behavior: []Behavior{0, 0, 0, 0, 0, 0, 0, DrainOverLimit, ResetRemaining}[random.IntN(9)],
 		}
@@ -70,7 +72,8 @@ func haveAnythingHappen(t *testing.T, seed uint64, durations, steps []int64) {
 			st := l.State(id)
 			var used bucket.Snapshot
 			used.Set(st, l.Now())
-			owed := bucket.DebtSnapshot{Algorithm: used.Algorithm, Limit: used.Limit, Duration: used.Duration, Age: used.Age, Hits: used.Used}
+			owed := bucket.DebtSnapshot{Algorithm: used.Algorithm, Limit: used.Limit, Duration: used.Duration, Age: used.Age,
+				Hits: used.Used}
 			if used.Algorithm == SlidingWindow {
 				owed.Previous = used.Rest
 			}
@@ -110,7 +113,8 @@ func TestSweepsLookAtLittle(t *testing.T) {
 			held, due := s.expiries.at(i)
 			ahead, want := due.ahead(tickOf(now)), held.Expiry()>>tickBits-now>>tickBits
 			if ahead != want && (ahead > want || ahead < horizon>>tickBits-1000) {
-				t.Fatalf("what runs out in %v is indexed for %d ticks ahead, want %d", time.Duration(held.Expiry()-now), ahead, want)
+				t.Fatalf("what runs out in %v is indexed for %d ticks ahead, want %d", time.Duration(held.Expiry()-now), ahead,
+					want)
 			}
 		}
 		if next := s.due - now; next <= 0 || next > int64(10*time.Minute) {

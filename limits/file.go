@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"weir/limits/bucket"
 	"weir/limits/wire"
 )
 
@@ -27,8 +26,8 @@ type fileEnd struct {
 	Sum    uint64 `json:"crc64,string"` // ECMA, of all lines before
 }
 
-// Save writes all that is remembered, and gives the number of limits. Requests are decided meanwhile; whatever they change
-// is in it or not. What has run out is not.
+// Save writes all that is remembered, for [Limiter.Load], and returns the number of limits. Requests are decided
+// meanwhile, and what they change is in it or not. Limits that are whole again are not. The error is w's.
 func (l *Limiter) Save(w io.Writer) (states int, err error) {
 	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
@@ -54,13 +53,17 @@ func (l *Limiter) saveShard(w io.Writer, s *shard) (states int, err error) {
 	for _, held := range s.states.inOrder() { // the least recently used first, as they are to be put again
 		var n wire.KeyedState
 		if n.Set(held.State, now); n.Used != 0 || n.Rest != 0 {
-			n.Name, n.UniqueKey = bucket.SplitID(held.id())
+			n.Key = wire.KeyOf(held.id())
 			all = append(all, n)
 		}
 	}
 	s.mu.Unlock()
+	var line []byte
 	for i := range all {
-		if err := writeLine(w, &all[i]); err != nil {
+		if line, err = wire.AppendMessage(line[:0], &all[i]); err != nil {
+			return i, err
+		}
+		if _, err := w.Write(append(line, '\n')); err != nil {
 			return i, err
 		}
 	}
@@ -75,12 +78,12 @@ func writeLine(w io.Writer, v any) error {
 	return err
 }
 
-// errDamaged is the error for what Save did not write so.
+// errDamaged is the error for anything but what Save writes.
 var errDamaged = errors.New("limits: this is not what Save has written: it has been changed, or is not whole")
 
-// Load adds what Save wrote to what is remembered, and gives the number of limits. The time since then has passed for them,
-// by the clock of the machine; what has run out meanwhile is left out. If r is not whole and unchanged nothing is added, and
-// the error says so.
+// Load adds what Save wrote to what is remembered, and returns the number of limits. The time since then has passed for
+// them, by the clock of the machine; those that are whole again by now are left out. If r has been changed or is not
+// complete it returns an error, and nothing is added.
 func (l *Limiter) Load(r io.ReadSeeker) (states int, err error) {
 	if err := readFile(r, func(*wire.KeyedState) error { return nil }); err != nil {
 		return 0, err
@@ -98,7 +101,7 @@ func (l *Limiter) Load(r io.ReadSeeker) (states int, err error) {
 	return states, err
 }
 
-// readFile gives the states of a file one by one, and checks it.
+// readFile calls each with the states of a file one by one, and checks the file.
 func readFile(r io.Reader, each func(*wire.KeyedState) error) error {
 	table, sum := crc64.MakeTable(crc64.ECMA), uint64(0)
 	lines := bufio.NewReaderSize(r, 64<<10)
@@ -142,11 +145,10 @@ func readHead(line []byte) error {
 
 func readSaved(line []byte, each func(*wire.KeyedState) error) error {
 	var n wire.KeyedState
-	if err := json.Unmarshal(line, &n); err != nil {
+	if err := wire.Unmarshal(line, &n); err != nil {
 		return errDamaged
 	}
-	name := wire.Key{Name: n.Name, UniqueKey: n.UniqueKey}
-	if _, sane := n.State(); !sane || !name.Valid() {
+	if _, sane := n.State(); !sane || !n.Valid() {
 		return errDamaged
 	}
 	return each(&n)

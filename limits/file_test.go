@@ -13,13 +13,14 @@ import (
 // fill takes i+1 hits of 10 of some limits, in all algorithms.
 func fill(l *Limiter, limits int) {
 	for i := range limits {
-		l.Check(Request{Name: "mail", UniqueKey: fmt.Sprint(i), Hits: int64(i%10 + 1), Limit: 10, Duration: int64(i%3+1) * 1000,
+		l.Check(Request{Name: "mail", UniqueKey: fmt.Sprint(i), Hits: int64(i%10 + 1), Limit: 10,
+			Duration:  int64(i%3+1) * 1000,
 			Algorithm: Algorithm(i % 3)})
 	}
 }
 
-// TestSaveAndLoad writes limits to a file and reads it into another Limiter a while later: each has what it would have if
-// nothing had happened.
+// TestSaveAndLoad writes limits to a file and reads it into another Limiter a while later: each has what it would have
+// if nothing had happened.
 func TestSaveAndLoad(t *testing.T) {
 	for _, down := range []time.Duration{0, time.Second / 2, time.Second, 2500 * time.Millisecond, time.Hour, -time.Hour} {
 		t.Run(down.String(), func(t *testing.T) {
@@ -42,7 +43,8 @@ func TestSaveAndLoad(t *testing.T) {
 				t.Errorf("%d were read, and %d are held, want %d", n, fresh.Stats().Entries, entries)
 			}
 			for i := range 3000 {
-				r := Request{Name: "mail", UniqueKey: fmt.Sprint(i), Hits: 1, Limit: 10, Duration: int64(i%3+1) * 1000, Algorithm: Algorithm(i % 3)}
+				r := Request{Name: "mail", UniqueKey: fmt.Sprint(i), Hits: 1, Limit: 10, Duration: int64(i%3+1) * 1000,
+					Algorithm: Algorithm(i % 3)}
 				if got, want := fresh.Check(r), old.Check(r); got != want {
 					t.Fatalf("%+v: got %+v, want %+v", r, got, want)
 				}

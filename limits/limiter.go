@@ -17,9 +17,9 @@ import (
 // A Limiter keeps the states of many limits and decides on them. It is safe for concurrent use: requests for one limit
 // are decided one after the other, each exactly; requests for different limits hardly ever wait for each other.
 //
-// It holds a bounded number of states. When it is full it forgets limits that are whole, which loses nothing; then those
-// that have not been used for long, which start anew when they are asked for again; and last those with nothing left, so that
-// a flood of new keys doesn't free who is blocked. [Limiter.Stats] counts all of it.
+// It holds a bounded number of states. When it is full it forgets limits that are whole, which loses nothing; then
+// those that have not been used for long, which start anew when they are asked for again; and last those with nothing
+// left, so that a flood of new keys doesn't free callers that are blocked. [Limiter.Stats] counts all of it.
 type Limiter struct {
 	now    func() time.Time
 	zones  *bucket.Zones
@@ -27,15 +27,16 @@ type Limiter struct {
 	shards []shard
 }
 
-// shardSize is the most states in one shard: few enough that a sweep of one holds its lock for a fraction of a millisecond,
-// many enough that the shards fill evenly, and a little less than fit into one of a map's tables of 1,024 slots.
+// shardSize is the most states in one shard: few enough that a sweep of one holds its lock for a fraction of a
+// millisecond, many enough that the shards fill evenly, and a little less than fit into one of a map's tables of 1,024
+// slots.
 const (
 	shardSize = 850
 	maxShards = 1 << 16 // with more states than for so many, shards are larger, up to maxEntries
 )
 
-// New makes a Limiter for size states at most, which asks now for the time: now must be quick, since a lock may be held. It
-// panics unless size is positive.
+// New returns a Limiter for at most size states, which asks now for the time. now must be quick, since a lock may be
+// held, and safe for concurrent use. New panics unless size is positive.
 func New(size int, now func() time.Time) *Limiter {
 	if size < 1 {
 		panic("limits.New: size must be positive")
@@ -54,9 +55,9 @@ func (l *Limiter) Check(r Request) (result Result) {
 	return result
 }
 
-// CheckAll is Check for many requests: it sets results, which must be as many, to what Check would return. It looks at the
-// clock less often. Still a decision on a limit is never dated before an earlier one on the same limit, whichever goroutines
-// make them, unless the clock itself has been set back.
+// CheckAll is Check for many requests: it sets results, which must be as many, to what Check would return. It looks at
+// the clock less often. Still a decision on a limit is never dated before an earlier one on the same limit, whichever
+// goroutines make them, unless the clock itself has been set back.
 func (l *Limiter) CheckAll(requests []Request, results []Result) {
 	var m moment
 	for i := range requests {
@@ -73,8 +74,8 @@ func (l *Limiter) check(r *Request, m *moment, result *Result) {
 	l.decideByName(r.Name, r.UniqueKey, &q, m, result)
 }
 
-// decideByName decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer, since a
-// buffer is cleared each time.
+// decideByName decides on q for the limit that name and key name. Short ones, which are usual, take a small buffer,
+// since a buffer is cleared each time.
 func (l *Limiter) decideByName(name, key string, q *bucket.Query, m *moment, result *Result) {
 	if len(name)+len(key) < 128 {
 		var id [128]byte
@@ -85,12 +86,12 @@ func (l *Limiter) decideByName(name, key string, q *bucket.Query, m *moment, res
 	l.decide(bucket.AppendID(id[:0], name, key), q, m, result)
 }
 
-// Prepare makes q the query of r, for CheckPrepared and what else takes one, and uses the memory that q has. The error names
-// the field of r that is wrong; q must not be used then.
+// Prepare makes q the query of r, for CheckPrepared and what else takes one, and uses the memory that q has. The error
+// names the field of r that is wrong; q must not be used then.
 func (l *Limiter) Prepare(r *Request, q *bucket.Query) error { return q.Prepare(r, l.zones) }
 
-// CheckPrepared is CheckAll for requests that were prepared: it decides on those queries whose indexes are in which, in that
-// order, and sets the results of the same indexes.
+// CheckPrepared is CheckAll for requests that were prepared: it decides on those queries whose indexes are in which, in
+// that order, and sets the results of the same indexes.
 func (l *Limiter) CheckPrepared(queries []bucket.Query, which []int, results []Result) {
 	var m moment
 	for _, i := range which {
@@ -123,16 +124,16 @@ func (l *Limiter) decide(id []byte, q *bucket.Query, m *moment, result *Result) 
 	s.mu.Unlock()
 }
 
-// OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A limit that
-// has become whole, or has been forgotten to make room, is a [Snapshot] without Used and Rest. It must be set before the
-// Limiter is used. f is called under a lock, so it must be quick and must not use the Limiter.
+// OnChange has f called with each state that has changed, as it is then: for programs that keep a copy elsewhere. A
+// limit that has become whole, or has been forgotten to make room, has neither Used nor Rest. OnChange must be called
+// before the Limiter is used. f runs under a lock, so it must be quick and must not use the Limiter.
 func (l *Limiter) OnChange(f func(KeyedState)) {
 	for i := range l.shards {
 		l.shards[i].changed = f
 	}
 }
 
-// Now gives the Limiter's time.
+// Now returns the Limiter's time.
 func (l *Limiter) Now() time.Time { return l.now() }
 
 func (l *Limiter) shardOf(id []byte) *shard {
@@ -140,8 +141,9 @@ func (l *Limiter) shardOf(id []byte) *shard {
 	return &l.shards[i]
 }
 
-// sweepEvery is the time in which Run looks at every shard once: in portions of sweepAtOnce, or, where that makes too many, in
-// sweepAtTimes portions. A shard takes microseconds where little is due, and a tenth of a millisecond where all is.
+// sweepEvery is the time in which Run looks at every shard once: in portions of sweepAtOnce, or, where that makes too
+// many, in sweepAtTimes portions. A shard takes microseconds where little is due, and a tenth of a millisecond where
+// all is.
 const (
 	sweepEvery   = 4 * time.Second
 	sweepAtOnce  = 4
@@ -190,7 +192,7 @@ type Stats struct {
 	EvictedDrained uint64 // the same, of limits with nothing left: these callers got a new budget
 }
 
-// Stats gives the counts now.
+// Stats returns the counts now.
 func (l *Limiter) Stats() Stats {
 	var sum Stats
 	for i := range l.shards {
@@ -210,7 +212,7 @@ type shard struct {
 	mu      sync.Mutex // guards all below
 	latest  int64      // when the last decision was (Unix nanoseconds), and so the least that the clock can show now
 	states  store
-	changed func(wire.KeyedState) // is told of changes; nil if nobody wants to know
+	changed func(wire.KeyedState) // is told of changes; may be nil
 
 	expiries expiryIndex
 	size     int
@@ -281,7 +283,7 @@ func (s *shard) tell(id string, st bucket.State, now int64) {
 	}
 	var n wire.KeyedState
 	n.Set(st, time.Unix(0, now))
-	n.Name, n.UniqueKey = bucket.SplitID(strings.Clone(id))
+	n.Key = wire.KeyOf(strings.Clone(id))
 	s.changed(n)
 }
 
@@ -309,7 +311,8 @@ func (s *shard) sweepDue(now int64) bool {
 	return s.expiries.size > 0 && s.due <= now
 }
 
-// sweep removes what is whole. It looks at what may be, and where it comes so late that ticks have lost their meaning, at all.
+// sweep removes what is whole. It looks at what may be, and where it comes so late that ticks have lost their meaning,
+// at all.
 func (s *shard) sweep(now int64) {
 	all := now-s.due > horizon
 	today, next := tickOf(now), horizon>>tickBits
@@ -337,8 +340,9 @@ func (s *shard) remove(held *record, now int64, count *uint64) {
 }
 
 // makeRoom removes at least one state: the whole ones if it can, else the oldest that isn't drained, else the oldest.
-// Drained ones that it passes over become the newest, which costs nothing and lets the next call begin behind them. Where
-// they fill half of the shard they have no such privilege, or somebody could fill the cache with limits of his own.
+// Drained ones that it passes over become the newest, which costs nothing and lets the next call begin behind them.
+// Where they fill half of the shard they have no such privilege, or one caller could fill the cache with limits of its
+// own.
 func (s *shard) makeRoom(now int64) {
 	if s.due <= now && (now-s.swept >= sweepAtMost || now < s.swept) {
 		if s.sweep(now); s.expiries.size < s.size {

@@ -34,7 +34,8 @@ func TestInvalidRequests(t *testing.T) {
 		{"a name with NUL", func(r *limits.Request) { r.Name = "name\x00" }, "name: must be"},
 		{"no key", func(r *limits.Request) { r.UniqueKey = "" }, "unique_key: required"},
 		{"a long key", func(r *limits.Request) { r.UniqueKey = strings.Repeat("k", 1024) }, ok},
-		{"a longer key", func(r *limits.Request) { r.UniqueKey = strings.Repeat("k", 1025) }, "unique_key: longer than 1024 bytes"},
+		{"a longer key", func(r *limits.Request) { r.UniqueKey = strings.Repeat("k", 1025) },
+			"unique_key: longer than 1024 bytes"},
 		{"a blank key", func(r *limits.Request) { r.UniqueKey = "\n" }, "unique_key: must be"},
 		{"half a rune", func(r *limits.Request) { r.UniqueKey = "key€"[:5] }, "unique_key: must be"},
 		{"a surrogate", func(r *limits.Request) { r.UniqueKey = "key\xed\xa0\x80" }, "unique_key: must be"},
@@ -50,8 +51,10 @@ func TestInvalidRequests(t *testing.T) {
 		{"3,660 days", func(r *limits.Request) { r.Duration = 3660 * 86_400_000 }, ok},
 		{"a longer duration", func(r *limits.Request) { r.Duration = 3660*86_400_000 + 1 }, "duration: required"},
 		{"the longest duration", func(r *limits.Request) { r.Duration = math.MaxInt64 }, "duration: required"},
-		{"no unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, -1 }, "duration: with DURATION_IS_GREGORIAN"},
-		{"too large a unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, 6 }, "duration: with DURATION_IS_GREGORIAN"},
+		{"no unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, -1 },
+			"duration: with DURATION_IS_GREGORIAN"},
+		{"too large a unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, 6 },
+			"duration: with DURATION_IS_GREGORIAN"},
 		{"the smallest unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, 0 }, ok},
 		{"the largest unit", func(r *limits.Request) { r.Behavior, r.Duration = limits.DurationIsGregorian, 5 }, ok},
 		{"an unknown zone", func(r *limits.Request) {
@@ -63,7 +66,7 @@ func TestInvalidRequests(t *testing.T) {
 		{"an unknown zone for a leaky bucket", func(r *limits.Request) {
 			r.Behavior, r.Duration, r.TimeZone, r.Algorithm = limits.DurationIsGregorian, 5, "x", limits.LeakyBucket
 		}, "time_zone: "},
-		{"a zone that nobody asks", func(r *limits.Request) { r.TimeZone = "Europe/Atlantis" }, ok},
+		{"a zone that is not used", func(r *limits.Request) { r.TimeZone = "Europe/Atlantis" }, ok},
 		{"a sliding unit", func(r *limits.Request) {
 			r.Behavior, r.Duration, r.Algorithm = limits.DurationIsGregorian, 1, limits.SlidingWindow
 		}, "behavior: DURATION_IS_GREGORIAN"},
@@ -73,10 +76,12 @@ func TestInvalidRequests(t *testing.T) {
 		{"another unknown flag", func(r *limits.Request) { r.Behavior = 64 }, "behavior: must be"},
 		{"a flag among others", func(r *limits.Request) { r.Behavior = bucket.Global | 128 }, "behavior: must be"},
 		{"all known flags", func(r *limits.Request) {
-			r.Behavior, r.Duration = bucket.NoBatching|bucket.Global|limits.DurationIsGregorian|limits.ResetRemaining|limits.DrainOverLimit, 1
+			r.Duration = 1
+			r.Behavior = bucket.NoBatching | bucket.Global |
+				limits.DurationIsGregorian | limits.ResetRemaining | limits.DrainOverLimit
 		}, ok},
 		{"a negative burst", func(r *limits.Request) { r.Burst, r.Algorithm = -1, limits.LeakyBucket }, "burst: must not"},
-		{"a negative burst that nobody asks", func(r *limits.Request) { r.Burst = -1 }, ok},
+		{"a negative burst that is not used", func(r *limits.Request) { r.Burst = -1 }, ok},
 		{"a burst below the limit", func(r *limits.Request) { r.Burst, r.Algorithm = 1, limits.LeakyBucket }, ok},
 	} {
 		t.Run(test.what, func(t *testing.T) {
@@ -91,15 +96,15 @@ func TestInvalidRequests(t *testing.T) {
 			result := l.Check(r)
 			if test.want == ok {
 				if err != nil || result.Status == limits.StatusError {
-					t.Errorf("Prepare says %v, Check %+v", err, result)
+					t.Errorf("Prepare returned %v, Check %+v", err, result)
 				}
 				return
 			}
 			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("Prepare says %v, want %s...", err, test.want)
+				t.Errorf("Prepare returned %v, want %s...", err, test.want)
 			}
 			if err != nil && result != (limits.Result{Error: err.Error()}) {
-				t.Errorf("Prepare says %v, Check %+v", err, result)
+				t.Errorf("Prepare returned %v, Check %+v", err, result)
 			}
 			used.Hits = 0
 			if got := l.Check(used); got.Remaining != 7 || l.Stats().Entries != 1 {
@@ -176,7 +181,8 @@ func TestIDsAreUnique(t *testing.T) {
 		}
 		seen[id] = r
 	}
-	long := limits.Request{Name: strings.Repeat("n", bucket.MaxNameBytes), UniqueKey: strings.Repeat("k", bucket.MaxKeyBytes)}
+	var long limits.Request
+	long.Name, long.UniqueKey = strings.Repeat("n", bucket.MaxNameBytes), strings.Repeat("k", bucket.MaxKeyBytes)
 	if n := len(long.AppendID(nil)); n != bucket.MaxIDBytes {
 		t.Errorf("the longest ID has %d bytes, want %d", n, bucket.MaxIDBytes)
 	}
@@ -242,7 +248,8 @@ func TestNewPanics(t *testing.T) {
 	}
 }
 
-// TestTheClockIsAskedOnce counts the calls of now: a second one could be later, and a decision would be made at two times.
+// TestTheClockIsAskedOnce counts the calls of now: a second one could be later, and a decision would be made at two
+// times.
 func TestTheClockIsAskedOnce(t *testing.T) {
 	asked := 0
 	c := newClock()
@@ -425,7 +432,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	}
 }
 
-// flood checks keys that nobody asked for before.
+// flood checks keys that were not asked for before.
 func flood(l *limits.Limiter, prefix string, keys int, hits int64) {
 	for i := range keys {
 		r := minute(limits.TokenBucket, fmt.Sprint(prefix, i))
@@ -453,8 +460,8 @@ func TestAFloodFreesNobody(t *testing.T) {
 	}
 }
 
-// Once drained limits fill half of the cache they are nothing special any more. Otherwise who drains many limits of his own
-// would have the cache to himself.
+// Once drained limits fill half of the cache they are nothing special any more. Otherwise a caller that drains many limits of its
+// own would have the cache to itself.
 func TestAFloodOfDrainedLimitsLeavesRoom(t *testing.T) {
 	l := limits.New(1000, newClock().now)
 	flood(l, "drained", 3000, 10)
@@ -523,8 +530,8 @@ func TestTheLeastRecentlyUsedGoesFirst(t *testing.T) {
 	}
 }
 
-// An eviction looks at the oldest states, passes over the drained ones for a while, and then takes the next, be that what it
-// may. It counts what it was.
+// An eviction looks at the oldest states, passes over the drained ones for a while, and then takes the next, be that
+// what it may. It counts what it was.
 func TestEvictionsAreCountedAsWhatTheyAre(t *testing.T) {
 	for _, test := range []struct {
 		drained int // of 100, the oldest
@@ -586,7 +593,7 @@ func TestDrainedLimits(t *testing.T) {
 	}
 }
 
-// The package says that a key which exists costs no allocation.
+// A key that exists costs no allocation.
 func TestChecksDoNotAllocate(t *testing.T) {
 	c := newClock()
 	l := limits.New(1000, c.now)
@@ -626,13 +633,14 @@ func TestChecksDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestMoments: a goroutine that looked at the clock long ago looks again before it decides on a limit on which another has decided
-// since, so that nothing leaks twice; and otherwise only now and then.
+// TestMoments: a goroutine that looked at the clock long ago looks again before it decides on a limit on which another
+// has decided since, so that nothing leaks twice; and otherwise only now and then.
 func TestMoments(t *testing.T) {
 	c, looks := newClock(), 0
 	during := func() {}
 	l := limits.New(100, func() time.Time { looks++; now := c.now(); during(); return now })
-	r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 1000, Duration: 1000, Algorithm: limits.LeakyBucket, Burst: 10}
+	r := limits.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: 1000, Duration: 1000, Algorithm: limits.LeakyBucket,
+		Burst: 10}
 	other := r
 	other.UniqueKey = "other"
 
@@ -686,7 +694,8 @@ func TestMoments(t *testing.T) {
 	}
 }
 
-// TestMomentsOfManyGoroutines has goroutines decide on one limit, each by its own moments: no more pass than by one clock.
+// TestMomentsOfManyGoroutines has goroutines decide on one limit, each by its own moments: no more pass than by one
+// clock.
 func TestMomentsOfManyGoroutines(t *testing.T) {
 	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.LeakyBucket, limits.SlidingWindow} {
 		const checks, batch = 20_000, 40

@@ -9,11 +9,12 @@
 //	}
 //
 // [Limiter.Check] is the same for programs that need another algorithm, calendar windows, or the numbers behind the
-// decision: it takes a [Request], which is also what travels over HTTP, and returns a [Result]. [Limiter.CheckAll] takes many.
+// decision: it takes a [Request], which is also what travels over HTTP, and returns a [Result]. [Limiter.CheckAll]
+// takes many.
 //
-// The way of a check: the request is validated and prepared by package bucket, which also has all arithmetic. The id of the
-// limit selects a shard of the [Limiter]. Under its lock the store looks the state up, bucket.Step decides, and what follows is
-// stored, with the time when it will have run out in an index for sweeps.
+// The way of a check: the request is validated and prepared by package bucket, which also has all arithmetic. The id of
+// the limit selects a shard of the [Limiter]. Under its lock the store looks the state up, bucket.Step decides, and
+// what follows is stored, with the time when it will have run out in an index for sweeps.
 //
 // Other nodes of a cluster are not this package's business, but it has what a member needs: [Limiter.CheckPrepared] for
 // requests that were prepared before, [Limiter.ApplyDebt] for hits that other nodes took, and [Limiter.Scan],

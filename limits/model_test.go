@@ -16,7 +16,7 @@ import (
 // overflow. It shares nothing with the package but the types of the API.
 type model struct{ state *modelState } // nil is a whole limit
 
-// A modelState is what the contract says is remembered.
+// A modelState is what is remembered by the contract.
 type modelState struct {
 	algorithm Algorithm
 	used      *big.Rat // hits of this window; LEAKY_BUCKET: the level at since
@@ -63,7 +63,7 @@ func lesser(a, b *big.Rat) *big.Rat {
 	return b
 }
 
-// atLeast0 gives a, or 0 if that is larger.
+// atLeast0 returns a, or 0 if that is larger.
 func atLeast0(a *big.Rat) *big.Rat {
 	if a.Sign() < 0 {
 		return new(big.Rat)
@@ -79,7 +79,7 @@ func ceil(a *big.Rat) *big.Rat {
 	return new(big.Rat).SetInt(down)
 }
 
-// ms gives nanoseconds as milliseconds, rounded up, at most 2^63-1.
+// ms returns nanoseconds as milliseconds, rounded up, at most 2^63-1.
 func ms(ns *big.Rat) int64 {
 	return lesser(ceil(over(ns, rat(1_000_000))), rat(math.MaxInt64)).Num().Int64()
 }
@@ -128,7 +128,7 @@ func (m *model) view(t terms, now int64) *modelState {
 
 func (s *modelState) whole() bool { return s.used.Sign() == 0 && s.previous.Sign() == 0 }
 
-// free gives the whole hits that fit.
+// free returns the whole hits that fit.
 func (s *modelState) free(t terms, now int64) int64 {
 	estimate := s.used
 	if s.algorithm == SlidingWindow {
@@ -145,7 +145,7 @@ func (s *modelState) giveBack(hits *big.Rat) {
 	s.previous = atLeast0(minus(s.previous, rest))
 }
 
-// wholeAt gives the moment when nothing is used any more.
+// wholeAt returns the moment when nothing is used any more.
 func (s *modelState) wholeAt(t terms, now int64) *big.Rat {
 	start, duration := rat(s.since), rat(s.duration)
 	switch {
@@ -162,7 +162,7 @@ func (s *modelState) wholeAt(t terms, now int64) *big.Rat {
 	}
 }
 
-// fitsAt gives the first moment when hits, which don't fit now but can, do.
+// fitsAt returns the first moment when hits, which don't fit now but can, do.
 func (s *modelState) fitsAt(t terms, now int64) *big.Rat {
 	start, duration := rat(s.since), rat(s.duration)
 	hits, limit := rat(t.hits), rat(t.limit)
@@ -182,7 +182,7 @@ func (s *modelState) fitsAt(t terms, now int64) *big.Rat {
 	return ceil(minus(end, over(times(minus(room, stays), duration), falls)))
 }
 
-// check decides on t and changes the state as the contract says.
+// check decides on t and changes the state by the contract.
 func (m *model) check(t terms, now int64) Result {
 	v := m.view(t, now)
 	r := Result{Status: StatusOK, Limit: t.limit}
@@ -236,7 +236,7 @@ func (m *model) check(t terms, now int64) Result {
 	return r
 }
 
-// modelUnitEnd gives where a calendar unit ends, for zones that have every midnight and change clocks on the hour.
+// modelUnitEnd returns where a calendar unit ends, for zones that have every midnight and change clocks on the hour.
 func modelUnitEnd(unit int64, zone *time.Location) func(int64) int64 {
 	return func(ns int64) int64 {
 		t := time.Unix(0, ns).In(zone)
@@ -277,7 +277,7 @@ func location(t testing.TB, name string) *time.Location {
 }
 
 // A game is one sequence of checks of one key, decided three times: by the model, by step alone and by a Limiter. What
-// it plays is drawn from draw, which gives a number from 0 to n-1.
+// it plays is drawn from draw, which returns a number from 0 to n-1.
 type game struct {
 	t       *testing.T
 	draw    func(n int) int
@@ -333,11 +333,13 @@ func (g *game) newLimit() {
 
 func (g *game) newDuration() {
 	g.rate, g.terms.unitEnd = false, nil
-	g.request = Request{Duration: pick[int64](g, 1000, 1, 2, 7, 30_000, 60_000, 3_600_000, day+1, bucket.MaxDurationMs, bucket.MaxDurationMs-1)}
+	g.request = Request{Duration: pick[int64](g, 1000, 1, 2, 7, 30_000, 60_000, 3_600_000, day+1, bucket.MaxDurationMs,
+		bucket.MaxDurationMs-1)}
 	switch g.draw(5) {
 	case 0:
 		g.rate = true
-		g.terms.duration = pick[int64](g, 1, 2, 999, 1_000_001, 333_333_333, 31_536_000_000_000_007, bucket.MaxDurationMs*nsPerMs)
+		g.terms.duration = pick[int64](g, 1, 2, 999, 1_000_001, 333_333_333, 31_536_000_000_000_007,
+			bucket.MaxDurationMs*nsPerMs)
 	case 1:
 		g.request.Behavior = DurationIsGregorian
 		g.request.Duration = int64(g.draw(6))
@@ -371,7 +373,8 @@ func (g *game) next() {
 		g.newTerms()
 	}
 	limit, free := g.terms.limit, g.last.Remaining
-	hits := pick(g, 1, 1, 2, free, free+1, limit/2, limit, limit-1, limit+1, g.terms.burst, g.terms.burst+1, int64(g.draw(20)),
+	hits := pick(g, 1, 1, 2, free, free+1, limit/2, limit, limit-1, limit+1, g.terms.burst, g.terms.burst+1,
+		int64(g.draw(20)),
 		0, 0, -1, -2, -limit/2, -limit, math.MaxInt64, math.MinInt64)
 	flags := pick(g, 0, 0, 0, 0, bucket.NoBatching|bucket.Global, DrainOverLimit, DrainOverLimit, ResetRemaining)
 
@@ -394,7 +397,7 @@ func (g *game) next() {
 	g.request.Behavior = g.request.Behavior&DurationIsGregorian | flags
 }
 
-// decide has all three decide. It says where they differ, "" if nowhere.
+// decide has all three decide. It returns where they differ, "" if nowhere.
 func (g *game) decide() string {
 	want := g.model.check(g.terms, g.now)
 	g.last = want
@@ -443,7 +446,8 @@ func (g *game) play(checks int, more func() bool) {
 		g.next()
 		if wrong := g.decide(); wrong != "" {
 			lines := strings.SplitAfter(g.log.String(), "\n")
-			g.t.Fatalf("the model and the code differ at the end of\n%s    %s", strings.Join(lines[max(0, len(lines)-21):], ""), wrong)
+			g.t.Fatalf("the model and the code differ at the end of\n%s    %s", strings.Join(lines[max(0, len(lines)-21):], ""),
+				wrong)
 		}
 	}
 }

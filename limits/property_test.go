@@ -32,7 +32,7 @@ func (l *life) check(r limits.Request) limits.Result {
 	return l.limiter.Check(r)
 }
 
-// instead gives the answer to r at another time, as if nothing had happened after the past.
+// instead returns the answer to r at another time, as if nothing had happened after the past.
 func (l *life) instead(at int64, r limits.Request) limits.Result {
 	again := newLife()
 	for _, e := range l.past {
@@ -70,8 +70,8 @@ func capacity(r limits.Request) int64 {
 	return r.Limit
 }
 
-// anyStep draws how long it takes to the next request: mostly a part of what the limit gives, at times more than a window.
-// Every other life runs on whole milliseconds.
+// anyStep draws how long it takes to the next request: mostly a part of the duration, at times more than a
+// window. Every other life runs on whole milliseconds.
 func anyStep(random *rand.Rand, r limits.Request, whole bool) time.Duration {
 	d := time.Duration(r.Duration) * time.Millisecond
 	var step time.Duration
@@ -105,7 +105,7 @@ func anyHits(random *rand.Rand, r limits.Request) int64 {
 // An admission is a number of hits that passed.
 type admission struct{ at, hits int64 }
 
-// admissions lets positive hits come for a while and gives those that passed.
+// admissions lets positive hits come for a while and returns those that passed.
 func admissions(random *rand.Rand, r limits.Request) []admission {
 	l := newLife()
 	whole := random.IntN(2) == 0
@@ -194,7 +194,7 @@ func TestSlidingWindowAdmitsTheLimitPerWindowAndLessThanTwicePerSpan(t *testing.
 	})
 }
 
-// TestWaits asks a second time when the answer says so, and a millisecond before.
+// TestWaits asks a second time when the answer tells to, and a millisecond before.
 func TestWaits(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a limits.Algorithm) {
 		seeds(t, 60, func(t *testing.T, random *rand.Rand) {
@@ -223,10 +223,10 @@ func TestWaits(t *testing.T) {
 						t.Fatalf("%+v: retry_after is %d", result, result.RetryAfter)
 					}
 					if got := l.instead(now+wait-1e6, r); !isOver(got) {
-						t.Fatalf("%+v at %d: %+v, but a millisecond earlier than it says is %+v", r, now, result, got)
+						t.Fatalf("%+v at %d: %+v, but a millisecond earlier the answer is %+v", r, now, result, got)
 					}
 					if got := l.instead(now+wait, r); !isOK(got) {
-						t.Fatalf("%+v at %d: %+v, but when it says is %+v", r, now, result, got)
+						t.Fatalf("%+v at %d: %+v, but then the answer is %+v", r, now, result, got)
 					}
 					if got := l.instead(max(now, result.ResetTime*1e6-1e6), r); !isOver(got) {
 						t.Fatalf("%+v at %d: %+v, but a millisecond before reset_time is %+v", r, now, result, got)
@@ -248,7 +248,7 @@ func wantNever(t *testing.T, r limits.Request, result limits.Result, now int64) 
 	}
 }
 
-// TestWholeAtResetTime looks when an admitted hit says that the limit will be whole, and a millisecond before.
+// TestWholeAtResetTime looks when by the answer to an admitted hit the limit will be whole, and a millisecond before.
 func TestWholeAtResetTime(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a limits.Algorithm) {
 		seeds(t, 60, func(t *testing.T, random *rand.Rand) {
@@ -386,7 +386,8 @@ func TestUsageIsKeptWhenTheLimitChanges(t *testing.T) {
 		l := newLife()
 		r := minute(a, "key")
 		for _, step := range []struct{ hits, limit, remaining int64 }{
-			{50, 100, 50}, {1, 10, 0}, {0, 10, 0}, {0, 100, 50}, {-1, 10, 0}, {10, 100, 41}, {0, 60, 1}, {0, 59, 0}, {1, 0, 0}, {0, 1000, 941},
+			{50, 100, 50}, {1, 10, 0}, {0, 10, 0}, {0, 100, 50}, {-1, 10, 0}, {10, 100, 41}, {0, 60, 1}, {0, 59, 0}, {1, 0, 0},
+			{0, 1000, 941},
 		} {
 			r.Hits, r.Limit = step.hits, step.limit
 			if got := l.check(r); got.Remaining != step.remaining || got.Limit != step.limit {

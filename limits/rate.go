@@ -13,8 +13,8 @@ import (
 // ErrNever is the error for hits that can never fit, however long one waits.
 var ErrNever = errors.New("limits: more hits than the burst, or an invalid key")
 
-// A Rate limits one kind of work, by key: each key may do it a number of times per period, and in a burst after a pause.
-// It is a LeakyBucket of its [Limiter] and shares its memory, clock and safety for concurrent use.
+// A Rate limits one kind of work, by key: each key may do it a number of times per period, and in a burst after a
+// pause. It is a LeakyBucket of its [Limiter] and shares its memory, clock and safety for concurrent use.
 //
 // A key is anything of 1 to MaxKeyBytes bytes of UTF-8 that is neither blank nor holds a NUL. Other keys are refused.
 type Rate struct {
@@ -25,7 +25,7 @@ type Rate struct {
 
 // Rate makes a Rate that lets each key pass limit times per period, and up to burst times at once. The same name in the
 // same Limiter is the same count, also for [Limiter.Check]. It panics if name, limit, per or burst is nothing that a
-// Request could say: that is a mistake in the program.
+// Request could have: that is a mistake in the program.
 func (l *Limiter) Rate(name string, limit int64, per time.Duration, burst int64) *Rate {
 	r := &Rate{limiter: l, name: name}
 	request := Request{Name: name, UniqueKey: "key", Limit: limit, Duration: 1, Algorithm: LeakyBucket, Burst: burst}
@@ -39,13 +39,14 @@ func (l *Limiter) Rate(name string, limit int64, per time.Duration, burst int64)
 	return r
 }
 
-// Allow says whether key may do the work once, now, and counts it if so.
+// Allow reports whether key may do the work once, now, and counts it if so.
 func (r *Rate) Allow(key string) bool { return r.AllowN(key, 1) }
 
-// AllowN says whether key may do the work n times, now, and counts all of them or none. It gives back if n is negative.
+// AllowN reports whether key may do the work n times, now, and counts all of them or none. A negative n returns what
+// was taken.
 func (r *Rate) AllowN(key string, n int64) bool { return r.check(key, n).Status == StatusOK }
 
-// Wait waits until key may do the work once, and counts it. It gives ctx's error if that ends before, and ErrNever if
+// Wait waits until key may do the work once, and counts it. It returns ctx's error if that ends before, and ErrNever if
 // no waiting helps. Callers that wait for one key are not served in order.
 func (r *Rate) Wait(ctx context.Context, key string) error { return r.WaitN(ctx, key, 1) }
 

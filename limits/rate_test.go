@@ -85,7 +85,8 @@ func TestRateSharesItsCountWithCheck(t *testing.T) {
 	l := limits.New(10, c.now)
 	first, second := l.Rate("mail", 10, time.Second, 20), l.Rate("mail", 10, time.Second, 20)
 	other, elsewhere := l.Rate("post", 10, time.Second, 20), limits.New(10, c.now).Rate("mail", 10, time.Second, 20)
-	r := limits.Request{Name: "mail", UniqueKey: "key", Hits: 3, Limit: 10, Duration: 1000, Burst: 20, Algorithm: limits.LeakyBucket}
+	r := limits.Request{Name: "mail", UniqueKey: "key", Hits: 3, Limit: 10, Duration: 1000, Burst: 20,
+		Algorithm: limits.LeakyBucket}
 	first.AllowN("key", 5)
 	second.AllowN("key", 6)
 	if got := l.Check(r); got.Remaining != 20-5-6-3 {
@@ -115,7 +116,7 @@ func TestRateRefusesInvalidKeys(t *testing.T) {
 			t.Errorf("key %.10q is allowed", key)
 		}
 		if err := rate.Wait(t.Context(), key); !errors.Is(err, limits.ErrNever) {
-			t.Errorf("key %.10q: Wait says %v", key, err)
+			t.Errorf("key %.10q: Wait returned %v", key, err)
 		}
 	}
 	if n := l.Stats().Entries; n != 0 {
@@ -189,7 +190,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// Those who wait together get through one by one, at the rate.
+// Callers that wait together get through one by one, at the rate.
 func TestWaitTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *limits.Limiter) {
 		rate := l.Rate("mail", 1, time.Second, 1)
@@ -243,7 +244,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 			t.Errorf("with a context that has ended before: %v, want an error and nothing taken", err)
 		}
 		if start := time.Now(); rate.Wait(t.Context(), "key") != nil || time.Since(start) != 59*time.Minute {
-			t.Errorf("those who gave up have taken something: it took %v more", time.Since(start))
+			t.Errorf("callers that gave up have taken something: it took %v more", time.Since(start))
 		}
 	})
 }

@@ -33,7 +33,8 @@ func TestDrainedStatesAreCounted(t *testing.T) {
 	for range 30_000 {
 		now += random.Int64N(10 * int64(time.Millisecond))
 		l.Check(Request{
-			Name: "name", UniqueKey: fmt.Sprint(random.IntN(150)), Hits: random.Int64N(8) - 1, Limit: random.Int64N(6), Duration: 5000,
+			Name: "name", UniqueKey: fmt.Sprint(random.IntN(150)), Hits: random.Int64N(8) - 1, Limit: random.Int64N(6),
+			Duration:  5000,
 			Algorithm: Algorithm(random.IntN(3)),
 			Behavior:  []Behavior{0, 0, 0, 0, DrainOverLimit, ResetRemaining}[random.IntN(6)],
 		})

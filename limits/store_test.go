@@ -9,8 +9,8 @@ import (
 	"weir/limits/bucket"
 )
 
-// TestStoreForgetsWhatIsNotUsed uses records at random. What is the oldest in a full store has not been used for half of it,
-// whatever the order within.
+// TestStoreForgetsWhatIsNotUsed uses records at random. What is the oldest in a full store has not been used for half
+// of it, whatever the order within.
 func TestStoreForgetsWhatIsNotUsed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, size := range []int{1, 2, 3, 10, 64} {

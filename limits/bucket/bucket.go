@@ -1,14 +1,14 @@
-// Package bucket is the arithmetic of limits: what is remembered of one, and how a request changes it. It needs no clock, no
-// lock, no memory of its own and no other package of weir; whoever calls keeps the states and tells the time.
+// Package bucket is the arithmetic of limits: what is remembered of one, and how a request changes it. It needs no
+// clock, no lock, no memory of its own and no other package of weir: its caller keeps the states and tells the time.
 //
-// The way of a check: [Query.Prepare] validates a [Request] and converts it to the units of decisions. [Step] answers the
-// query on a [State] and returns the state that follows. It is a pure function; token.go, leaky.go and sliding.go hold what
-// the algorithms differ in, calendar.go where days and months end.
+// The way of a check: [Query.Prepare] validates a [Request] and converts it to the units of decisions. [Step] answers
+// the query on a [State] and returns the state that follows. It is a pure function; token.go, leaky.go and sliding.go
+// hold what the algorithms differ in, calendar.go where days and months end.
 //
-// In a cluster states and hits travel between nodes. A [Snapshot] is a state on its way; a [Debt] is hits that were taken away
-// from the node that owns the limit, until that has counted them.
+// In a cluster states and hits travel between nodes. A [Snapshot] is a state on its way; a [Debt] is hits that were
+// taken away from the node that owns the limit, until that has counted them.
 //
-// All numbers are exact integers; where a result can't be, it is rounded so that nobody gets more than the limit.
+// All numbers are exact integers; where a result can't be, it is rounded so that no caller gets more than the limit.
 package bucket
 
 // An Algorithm selects how hits are counted. Its numbers are part of the API.
@@ -97,7 +97,8 @@ const (
 	ReasonTooManyHits = "hits_exceed_capacity"
 )
 
-// ReasonMoved is Metadata.Reason of an answer among nodes: nothing was counted, since Metadata.Owner has taken over the limit.
+// ReasonMoved is Metadata.Reason of an answer among nodes: nothing was counted, since Metadata.Owner has taken over the
+// limit.
 const ReasonMoved = "moved"
 
 // SourceReplica is Metadata.Source of an answer from a copy.

@@ -80,8 +80,8 @@ func (c *calendar) following(t time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// dateStart returns the first instant at which zone's calendar shows date or a later one: midnight, or where clocks skip
-// midnight (or the whole day), the instant of that skip.
+// dateStart returns the first instant at which zone's calendar shows date or a later one: midnight, or where clocks
+// skip midnight (or the whole day), the instant of that skip.
 func dateStart(zone *time.Location, date time.Time) int64 {
 	const widest = 26 * 60 * 60 // no zone was ever further from UTC
 	local := date.Unix()        // what a local clock, read as if it showed UTC, shows at midnight
@@ -95,8 +95,8 @@ func dateStart(zone *time.Location, date time.Time) int64 {
 	}
 }
 
-// clockEnd returns the end of the minute or hour (size seconds) that zone's clocks show at now. An hour that is shown twice
-// is two hours.
+// clockEnd returns the end of the minute or hour (size seconds) that zone's clocks show at now. An hour that is shown
+// twice is two hours.
 func clockEnd(zone *time.Location, now, size int64) int64 {
 	for {
 		offset, until, last := zoneAt(zone, now)
@@ -120,7 +120,7 @@ func zoneAt(zone *time.Location, at int64) (offset, until int64, last bool) {
 	_, ahead := t.Zone()
 	_, end := t.ZoneBounds()
 	if until = end.Unix(); until <= at {
-		// ZoneBounds takes every year for one of 365 days: on the last day of a leap year it gives an end that has passed.
+		// ZoneBounds takes every year for one of 365 days: on the last day of a leap year it returns an end that has passed.
 		until = (floorDiv(at, 86400) + 1) * 86400
 	}
 	return int64(ahead), until, end.IsZero()
@@ -140,9 +140,10 @@ const (
 	maxZoneBytes = 64
 )
 
-// Zones finds time Zones by name and remembers them, also that a name is unknown. It is safe for concurrent use.
+// Zones finds time zones by name for [Query.Prepare], and remembers a bounded number of them, also that a name is
+// unknown. It is safe for concurrent use.
 type Zones struct {
-	loading chan struct{} // holds who loads: unknown names are dear, and must not take all processors
+	loading chan struct{} // held while a zone is loaded: unknown names are dear, and must not take all processors
 
 	mu    sync.Mutex
 	found *simplelru.LRU[string, *zone] // guarded by mu; nil values are unknown names
@@ -151,6 +152,7 @@ type Zones struct {
 // A zone has the calendars of one time zone, by unit.
 type zone struct{ calendars [units]*calendar }
 
+// NewZones returns Zones that remember nothing yet.
 func NewZones() *Zones {
 	found, err := simplelru.NewLRU[string, *zone](maxZones, nil)
 	if err != nil {
@@ -179,8 +181,8 @@ func (z *Zones) find(name string) (*zone, bool) {
 	return found, found != nil
 }
 
-// loadZone reads a zone from the machine's or the program's own zone data, nil if there is none of that name. Names that
-// mean another zone on another machine are refused: all nodes must agree where a day ends.
+// loadZone reads a zone from the machine's or the program's own zone data, nil if there is none of that name. Names
+// that mean another zone on another machine are refused: all nodes must agree where a day ends.
 func loadZone(name string) *zone {
 	switch first, _, _ := strings.Cut(name, "/"); first {
 	case "Local", "localtime", "posixrules", "posix", "right":

@@ -25,12 +25,13 @@ func location(t testing.TB, name string) *time.Location {
 	return zone
 }
 
-// movesOn says whether the offsets of a zone end where they are said to, around now. If they didn't, the search for a
-// midnight would never end, and a test could only hang; so it asks before.
+// movesOn reports whether the offsets of a zone end where they are said to, around now. If they didn't, the search for
+// a midnight would never end, and a test could only hang; so it asks before.
 func movesOn(zone *time.Location, now int64) bool {
 	this := time.Unix(0, now).UTC().Year()
 	for year := this - 1; year <= this+1; year++ {
-		at := time.Date(year, time.December, 31, 12, 0, 0, 0, time.UTC).Unix() // the day that is easily forgotten in leap years
+		// The day that is easily forgotten in leap years.
+		at := time.Date(year, time.December, 31, 12, 0, 0, 0, time.UTC).Unix()
 		if _, until, last := zoneAt(zone, at); !last && until <= at {
 			return false
 		}
@@ -129,14 +130,15 @@ func instant(t *testing.T, text string) time.Time {
 	return at
 }
 
-// The last day of a leap year is one where time.Time.ZoneBounds gives an end that has passed. Which years show it depends
-// on the zone data: with the data that Go embeds all of them do, with many systems' own only those after 2037.
+// The last day of a leap year is one where time.Time.ZoneBounds returns an end that has passed. Which years show it
+// depends on the zone data: with the data that Go embeds all of them do, with many systems' own only those after 2037.
 func TestLastDayOfLeapYears(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "UTC"} {
 		zone := location(t, name)
 		for _, y := range []int{2024, 2025, 2027, 2028, 2040, 2041, 2096, 2160} {
 			midnight := time.Date(y+1, time.January, 1, 0, 0, 0, 0, zone)
-			for _, ahead := range []time.Duration{47 * time.Hour, 36 * time.Hour, 24 * time.Hour, 12 * time.Hour, 30 * time.Minute} {
+			for _, minutes := range []time.Duration{47 * 60, 36 * 60, 24 * 60, 12 * 60, 30} {
+				ahead := minutes * time.Minute
 				at := midnight.Add(-ahead)
 				wants := [units]time.Time{
 					minute: at.Add(time.Minute), // all of these moments are whole half hours
@@ -172,9 +174,9 @@ func dateUnit(unit int64, t time.Time) int64 {
 	}
 }
 
-// beginnings gives the seconds at which units begin, found by looking at the clock in every second, and in the words of the
-// contract: a date begins at the first instant that shows it or a later one, whatever clocks show afterwards, while minutes
-// and hours are what clocks show, each pass of its own.
+// beginnings returns the seconds at which units begin, found by looking at the clock in every second, and in the words
+// of the contract: a date begins at the first instant that shows it or a later one, whatever clocks show afterwards,
+// while minutes and hours are what clocks show, each pass of its own.
 func beginnings(zone *time.Location, from, to int64) (at [units][]int64) {
 	const settle = 26 * 3600 // clocks were never set back by more
 	latest := [units]int64{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
@@ -234,7 +236,8 @@ func TestCalendarEverySecond(t *testing.T) {
 			for unit, at := range beginnings(zone, day.Unix()-30*3600, day.Unix()+54*3600) {
 				for i := 1; i < len(at); i++ {
 					begin, end := at[i-1]*second, at[i]*second
-					for _, now := range []int64{begin, begin + 1, begin + (end-begin)/50, begin + (end-begin)/3, end - second, end - 1} {
+					size := end - begin
+					for _, now := range []int64{begin, begin + 1, begin + size/50, begin + size/3, end - second, end - 1} {
 						c := &calendar{unit: int64(unit), zone: zone} // a new one each time, since they remember
 						if got := unitEnd(t, c, now); got != end {
 							t.Fatalf("the %s of %v ends %v, want %v", unitNames[unit], time.Unix(0, now).In(zone),
@@ -253,7 +256,8 @@ func manyZones() []string {
 		"UTC", "Europe/Berlin", "Europe/London", "Europe/Dublin", "Europe/Lisbon", "Europe/Moscow", "Africa/Casablanca",
 		"Africa/Cairo", "Africa/Monrovia", "America/New_York", "America/St_Johns", "America/Goose_Bay", "America/Sao_Paulo",
 		"America/Santiago", "America/Asuncion", "America/Caracas", "America/Havana", "America/Anchorage", "America/Nuuk",
-		"America/Scoresbysund", "Asia/Kolkata", "Asia/Kathmandu", "Asia/Tehran", "Asia/Gaza", "Asia/Amman", "Asia/Dhaka", "Asia/Colombo",
+		"America/Scoresbysund", "Asia/Kolkata", "Asia/Kathmandu", "Asia/Tehran", "Asia/Gaza", "Asia/Amman", "Asia/Dhaka",
+		"Asia/Colombo",
 		"Asia/Pyongyang", "Asia/Singapore", "Australia/Lord_Howe", "Australia/Adelaide", "Antarctica/Troll",
 		"Antarctica/Casey", "Atlantic/Azores", "Pacific/Apia", "Pacific/Kwajalein", "Pacific/Kiritimati", "Pacific/Chatham",
 		"Pacific/Norfolk", "Pacific/Easter", "Etc/GMT+12", "Etc/GMT-14",
@@ -275,7 +279,7 @@ func checkUnit(t testing.TB, c *calendar, now int64) {
 		t.Errorf("the %s of %d in %v ends at %d for a calendar that was asked before, for a new one at %d",
 			unitNames[c.unit], now, c.zone, end, fresh.end(now))
 	case fresh.end(end-1) != end:
-		t.Errorf("the %s of %d in %v ends at %d, but the moment before says %d",
+		t.Errorf("the %s of %d in %v ends at %d, but by the moment before at %d",
 			unitNames[c.unit], now, c.zone, end, fresh.end(end-1))
 	case c.unit >= wholeDay:
 		before, after := time.Unix(0, end-1).In(c.zone), time.Unix(0, end).In(c.zone)
@@ -378,12 +382,13 @@ func TestZones(t *testing.T) {
 	z.find(unsafe.String(&message[0], len(message)))
 	copy(message, "overwrites")
 	if !slices.Contains(z.found.Keys(), "Asia/Tokyo") {
-		t.Errorf("a name is remembered in somebody else's memory: %q", z.found.Keys())
+		t.Errorf("a name is remembered in the caller's memory: %q", z.found.Keys())
 	}
 
 	unknown := []string{
 		"Local", "localtime", "posixrules", // whatever the machine is set to
-		"local", "europe/berlin", "Europe", "Europe/", "Berlin", "+01:00", "UTC+1", " UTC", "UTC ", "\x00", "UTC\x00", "\xff", "..",
+		"local", "europe/berlin", "Europe", "Europe/", "Berlin", "+01:00", "UTC+1", " UTC", "UTC ", "\x00", "UTC\x00", "\xff",
+		"..",
 		"../UTC", "/etc/localtime", "Europe/../UTC", `..\UTC`, "zone.tab", "tzdata.zi",
 		fmt.Sprintf("Europe/%0100d", 0), fmt.Sprintf("%01000000d", 0),
 	}

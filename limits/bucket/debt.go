@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Debt is hits that were taken from a limit away from the node that owns it, of which that has yet to hear. The zero value is
-// none. Debts are values: copies share nothing.
+// A Debt is hits that were taken from a limit away from the node that owns it, of which that has yet to hear. The zero
+// value is none. Debts are values: copies share nothing.
 //
 // All hits of a debt belong to one window. Once that has ended they are owed no more.
 type Debt struct {
@@ -14,8 +14,9 @@ type Debt struct {
 	raw   uint64 // LeakyBucket: the hits themselves, which state loses to the leak
 }
 
-// leakSpan is how long hits of a LeakyBucket are owed in full. While the owner counts, its bucket leaks anyway, so what it
-// hears of late must not have leaked, too; but where no other node counted for long, a debt leaks as any bucket does.
+// leakSpan is how long hits of a LeakyBucket are owed in full. While the owner counts, its bucket leaks anyway, so what
+// it hears of late must not have leaked, too; but where no other node counted for long, a debt leaks as any bucket
+// does.
 const leakSpan = time.Second
 
 // IsZero reports whether nothing was ever added.
@@ -47,8 +48,8 @@ func (d *Debt) at(now int64) State {
 	return s
 }
 
-// Add adds hits that were taken at now, after which the limit was as on tells. It returns the hits that were owed in another
-// algorithm, and are not any more.
+// Add adds hits that were taken at now, after which the limit was as on tells. It returns the hits that were owed in
+// another algorithm, and are not any more.
 func (d *Debt) Add(hits int64, on *State, now time.Time) (dropped int64) {
 	t := now.UnixNano()
 	was := *d
@@ -74,8 +75,8 @@ func (d *Debt) Add(hits int64, on *State, now time.Time) (dropped int64) {
 	return dropped
 }
 
-// Merge adds the hits of another debt of the same limit. It returns the hits that were owed in another algorithm, and are not
-// any more.
+// Merge adds the hits of another debt of the same limit. It returns the hits that were owed in another algorithm, and
+// are not any more.
 func (d *Debt) Merge(other *Debt, now time.Time) (dropped int64) {
 	t := now.UnixNano()
 	owed := other.at(t)
@@ -105,8 +106,8 @@ func (s State) Shift(by time.Duration) State {
 	return s
 }
 
-// Join returns s at now with the hits of a debt, beyond the limit too, since they have been taken already. It returns s and false
-// where s is of another algorithm.
+// Join returns s at now with the hits of a debt, beyond the limit too, since they have been taken already. It returns s
+// and false where s is of another algorithm.
 func (s State) Join(d *Debt, now time.Time) (next State, ok bool) {
 	t := now.UnixNano()
 	next, owed := s.at(t), d.at(t)
@@ -136,9 +137,9 @@ func (s State) Add(other State, now time.Time) (next State, ok bool) {
 // underWay is the longest time that a message takes, which is by how much a debt looks younger than it is.
 const underWay = time.Second
 
-// joinWindows adds the hits of a sliding window, where the windows of the two are the same but for the time that a message
-// takes. Otherwise what was taken in the present one counts in the present one, and so does the one before if it reaches
-// into it: rather too much than too little.
+// joinWindows adds the hits of a sliding window, where the windows of the two are the same but for the time that a
+// message takes. Otherwise what was taken in the present one counts in the present one, and so does the one before if
+// it reaches into it: rather too much than too little.
 func (s *State) joinWindows(owed *State) {
 	if owed.stamp-s.stamp > min(s.duration/2, int64(underWay)) {
 		s.used.lo = sum63(s.used.lo, owed.used.hi)
@@ -174,9 +175,10 @@ func (s *State) at(now int64) (at State) {
 // Whole reports whether nothing is used at now, under the state's own terms.
 func (s *State) Whole(now time.Time) bool { return s.Empty() || s.Expiry() <= now.UnixNano() }
 
-// CheckCopy answers a query as [Step] does, on a copy of a state that is kept elsewhere, and returns the state that follows.
-// enough is false where only who keeps the state can answer: where q begins a window, has other terms than the state, or
-// resets the limit. Then the answer is the best that is to be had without. now is the time of the state's own clock.
+// CheckCopy answers a query as [Step] does, on a copy of a state that is kept elsewhere, and returns the state that
+// follows. enough is false where only the keeper of the state can answer: where q begins a window, has other terms than
+// the state, or resets the limit. Then the answer is the best that is to be had without it. now is the time of the
+// state's own clock.
 func (s *State) CheckCopy(q *Query, now time.Time) (next State, result Result, enough bool) {
 	t := now.UnixNano()
 	next = Step(*s, q, t, &result)
@@ -190,9 +192,9 @@ func (s *State) CheckCopy(q *Query, now time.Time) (next State, result Result, e
 	return next, result, sameTerms
 }
 
-// Begins reports whether s began after was, so that hits taken from was have nothing to do with it: a TokenBucket is in another
-// window. The other algorithms have no such moment. A window that starts earlier is the same one, re-dated by a clock that
-// stepped back.
+// Begins reports whether s began after was, so that hits taken from was have nothing to do with it: a TokenBucket is in
+// another window. The other algorithms have no such moment. A window that starts earlier is the same one, re-dated by a
+// clock that stepped back.
 func (s *State) Begins(was *State) bool {
 	return s.algorithm == TokenBucket && !s.Empty() && (was.Empty() || was.algorithm != s.algorithm || was.stamp < s.stamp)
 }

@@ -35,7 +35,7 @@ func force(s State, q *Query, hits, now int64) (next State) {
 	return next
 }
 
-// load gives what is used at now, in parts of a hit where the algorithm knows them.
+// load returns what is used at now, in parts of a hit where the algorithm knows them.
 func load(s State, now int64) u128 {
 	s = s.at(now)
 	if s.Empty() {
@@ -49,7 +49,7 @@ func load(s State, now int64) u128 {
 
 func (a u128) less(b u128) bool { return a.hi < b.hi || a.hi == b.hi && a.lo < b.lo }
 
-// A taking is hits at a time, by the owner or by somebody else.
+// A taking is hits at a time, by the owner or away from it.
 type taking struct {
 	at   int64
 	hits int64
@@ -65,24 +65,24 @@ func takings(random *rand.Rand, from, span int64) (list []taking) {
 	return list
 }
 
-// tell plays takings: what the owner has counted, what is owed to it, and what it would have counted if it had been told
-// of each hit at once. The debt is taken from a copy, whose windows are the owner's.
-func tell(s State, q *Query, list []taking) (told, all State, debt Debt) {
-	told, all = s, s
+// tell plays takings: what the owner has counted, what is owed to it, and what it would have counted if it had been
+// told of each hit at once. The debt is taken from a copy, whose windows are the owner's.
+func tell(s State, q *Query, list []taking) (counted, all State, debt Debt) {
+	counted, all = s, s
 	copied := s
 	for _, taking := range list {
 		all = force(all, q, taking.hits, taking.at)
 		if !taking.away {
-			told = force(told, q, taking.hits, taking.at)
+			counted = force(counted, q, taking.hits, taking.at)
 			if copied.Empty() {
-				copied = told
+				copied = counted
 			}
 			continue
 		}
 		copied = force(copied, q, taking.hits, taking.at)
 		debt.Add(taking.hits, &copied, at(taking.at))
 	}
-	return told, all, debt
+	return counted, all, debt
 }
 
 func TestJoiningADebtOfATokenBucketIsAsIfItHadBeenTaken(t *testing.T) {
@@ -90,12 +90,12 @@ func TestJoiningADebtOfATokenBucketIsAsIfItHadBeenTaken(t *testing.T) {
 		duration := (1 + random.Int64N(1000)) * 20 * ms1
 		q := plain(TokenBucket, 1+random.Uint64N(100), duration)
 		list := takings(random, debtStart, duration)
-		told, all, debt := tell(State{}, q, list)
+		counted, all, debt := tell(State{}, q, list)
 		now := list[len(list)-1].at
 		for _, then := range []int64{now, now + (debtStart+duration-now)/2, debtStart + duration - 1, debtStart + duration} {
-			joined, ok := told.Join(&debt, at(then))
+			joined, ok := counted.Join(&debt, at(then))
 			if !ok || load(joined, then) != load(all, then) {
-				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant %+v", list, told, debt, joined, ok, all)
+				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant %+v", list, counted, debt, joined, ok, all)
 			}
 		}
 	})
@@ -105,21 +105,21 @@ func TestJoiningADebtOfASlidingWindowIsAsIfItHadBeenTaken(t *testing.T) {
 	owing(t, 200, func(t *testing.T, random *rand.Rand) {
 		duration := (1 + random.Int64N(1000)) * 20 * ms1
 		q := plain(SlidingWindow, 1+random.Uint64N(100), duration)
-		list := takings(random, debtStart, 2*duration) // both windows, as nobody's may begin anew
-		told, all, debt := tell(State{}, q, list)
+		list := takings(random, debtStart, 2*duration) // both windows, since none may begin anew
+		counted, all, debt := tell(State{}, q, list)
 		now := list[len(list)-1].at
 		for _, then := range []int64{now, now + (debtStart+2*duration-now)/2, debtStart + 2*duration - 1} {
-			joined, ok := told.Join(&debt, at(then))
+			joined, ok := counted.Join(&debt, at(then))
 			if !ok || load(joined, then) != load(all, then) {
-				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant %+v", list, told, debt, joined, ok, all)
+				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant %+v", list, counted, debt, joined, ok, all)
 			}
 			// A message makes the debt look younger by the time that it takes, unless that is a large part of the window.
 			late := debt.Shift(time.Duration(random.Int64N(min(duration/2, int64(time.Second)))))
 			if late.state.at(then).stamp != debt.state.at(then).stamp+late.state.stamp-debt.state.stamp {
 				continue // it makes another window the present one, too
 			}
-			if joined, ok = told.Join(&late, at(then)); !ok || load(joined, then) != load(all, then) {
-				t.Fatalf("%+v\n%+v + %+v, late\n= %+v, %v\nwant %+v", list, told, late, joined, ok, all)
+			if joined, ok = counted.Join(&late, at(then)); !ok || load(joined, then) != load(all, then) {
+				t.Fatalf("%+v\n%+v + %+v, late\n= %+v, %v\nwant %+v", list, counted, late, joined, ok, all)
 			}
 		}
 	})
@@ -130,7 +130,7 @@ func TestJoiningADebtOfOtherWindowsIsNeverTooLittle(t *testing.T) {
 	owing(t, 500, func(t *testing.T, random *rand.Rand) {
 		duration := (1 + random.Int64N(300)) * 20 * ms1
 		q := plain(SlidingWindow, 1+random.Uint64N(100), duration)
-		var told, all, away State
+		var counted, all, away State
 		var debt Debt
 		list := takings(random, debtStart, 2*duration)
 		for _, taking := range list {
@@ -139,30 +139,30 @@ func TestJoiningADebtOfOtherWindowsIsNeverTooLittle(t *testing.T) {
 				away = force(away, q, taking.hits, taking.at)
 				debt.Add(taking.hits, &away, at(taking.at))
 			} else {
-				told = force(told, q, taking.hits, taking.at)
+				counted = force(counted, q, taking.hits, taking.at)
 			}
 		}
 		now := list[len(list)-1].at
-		behind := away.at(now).stamp - told.at(now).stamp
+		behind := away.at(now).stamp - counted.at(now).stamp
 		if 0 < behind && behind <= min(duration/2, int64(time.Second)) {
 			return // passes for a message that took its time
 		}
-		joined, ok := told.Join(&debt, at(now))
+		joined, ok := counted.Join(&debt, at(now))
 		if !ok || load(joined, now).less(load(all, now)) {
-			t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant at least %+v", list, told, debt, joined, ok, all)
+			t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant at least %+v", list, counted, debt, joined, ok, all)
 		}
 	})
 }
 
-// TestJoiningADebtOfALeakyBucketIsNeverTooLittle has the owner's bucket leak all the time, so that a debt which has leaked,
-// too, would be too little.
+// TestJoiningADebtOfALeakyBucketIsNeverTooLittle has the owner's bucket leak all the time, so that a debt which has
+// leaked, too, would be too little.
 func TestJoiningADebtOfALeakyBucketIsNeverTooLittle(t *testing.T) {
 	owing(t, 200, func(t *testing.T, random *rand.Rand) {
 		duration := (1 + random.Int64N(3000)) * ms1
 		q := plain(LeakyBucket, 1+random.Uint64N(100), duration)
 		full := force(State{}, q, 2+2*q.Limit*int64(time.Second)/duration, debtStart) // for more than a second
 		list := takings(random, debtStart, int64(time.Second))
-		told, all, debt := tell(full, q, list)
+		counted, all, debt := tell(full, q, list)
 		raw := int64(0)
 		for _, taking := range list {
 			if taking.away {
@@ -171,11 +171,11 @@ func TestJoiningADebtOfALeakyBucketIsNeverTooLittle(t *testing.T) {
 		}
 		now := list[len(list)-1].at
 		for _, then := range []int64{now, now + (debtStart+int64(leakSpan)-now)/2, debtStart + int64(leakSpan)} {
-			joined, ok := told.Join(&debt, at(then))
+			joined, ok := counted.Join(&debt, at(then))
 			got, least := load(joined, then), load(all, then)
-			most := load(told, then).add(mul(uint64(raw), uint64(duration)))
+			most := load(counted, then).add(mul(uint64(raw), uint64(duration)))
 			if !ok || got.less(least) || most.less(got) {
-				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant from %+v to %+v", list, told, debt, joined, ok, least, most)
+				t.Fatalf("%+v\n%+v + %+v\n= %+v, %v\nwant from %+v to %+v", list, counted, debt, joined, ok, least, most)
 			}
 			if hits := debt.Hits(at(then)); hits > raw {
 				t.Fatalf("%+v owes %d, but only %d were taken", list, hits, raw)
@@ -193,8 +193,8 @@ func TestADebtIsTheSameByAnyWay(t *testing.T) {
 				q := plain(a, 1+random.Uint64N(100), duration)
 				list := takings(random, debtStart, min(duration, int64(leakSpan)))
 				now := list[len(list)-1].at
-				told, _, debt := tell(State{}, q, list)
-				want, _ := told.Join(&debt, at(now))
+				counted, _, debt := tell(State{}, q, list)
+				want, _ := counted.Join(&debt, at(now))
 
 				var parts [2]Debt
 				on := force(State{}, q, 1, debtStart)
@@ -208,7 +208,7 @@ func TestADebtIsTheSameByAnyWay(t *testing.T) {
 				merged.Merge(&parts[1], at(now))
 				moved := debt.Shift(skew)
 				for what, other := range map[string]Debt{"merged": merged, "there and back": moved.Shift(-skew)} {
-					got, ok := told.Join(&other, at(now))
+					got, ok := counted.Join(&other, at(now))
 					if !ok || load(got, now) != load(want, now) || other.Hits(at(now)) != debt.Hits(at(now)) {
 						t.Errorf("%+v, %s: %+v, want %+v", list, what, other, debt)
 					}
@@ -231,7 +231,7 @@ func TestADebtIsTheSameByAnyWay(t *testing.T) {
 				if a != LeakyBucket && back.state.stamp != debt.state.at(now).stamp {
 					t.Errorf("%+v: %+v by message, in another window than %+v", list, back, debt)
 				}
-				if got, _ := told.Join(&back, at(now)); load(got, now) != load(want, now) {
+				if got, _ := counted.Join(&back, at(now)); load(got, now) != load(want, now) {
 					t.Errorf("%+v: %+v by message, want %+v", list, got, want)
 				}
 			})
@@ -255,8 +255,10 @@ func TestDebtsEndWithTheirWindow(t *testing.T) {
 		{"sliding", plain(SlidingWindow, 10, 10*second), []owed{{0, 3}, {12 * second, 4}},
 			[]owed{{12 * second, 7}, {20*second - 1, 7}, {20 * second, 4}, {30*second - 1, 4}, {30 * second, 0}}},
 		{"leaky: in full for a second, then less by one in 100 ms", plain(LeakyBucket, 10, second), []owed{{0, 5}},
-			[]owed{{0, 5}, {second, 5}, {second + 1, 5}, {second + 100*ms1, 4}, {second + 101*ms1, 4}, {second + 499*ms1, 1}, {second + 500*ms1, 0}}},
-		{"leaky: no more than a second's leak above the level", plain(LeakyBucket, 10, second), []owed{{0, 5}, {5 * second, 2}},
+			[]owed{{0, 5}, {second, 5}, {second + 1, 5}, {second + 100*ms1, 4}, {second + 101*ms1, 4}, {second + 499*ms1, 1},
+				{second + 500*ms1, 0}}},
+		{"leaky: no more than a second's leak above the level", plain(LeakyBucket, 10, second),
+			[]owed{{0, 5}, {5 * second, 2}},
 			[]owed{{5 * second, 2}, {6 * second, 2}, {6*second + 200*ms1, 0}}},
 		{"leaky: what has not leaked", plain(LeakyBucket, 10, second), []owed{{0, 30}, {2 * second, 2}},
 			[]owed{{2 * second, 22}, {3 * second, 12}, {4*second + 200*ms1, 0}}},
@@ -301,7 +303,8 @@ func TestADebtInAnotherAlgorithmIsDropped(t *testing.T) {
 			if a == b {
 				continue
 			}
-			old, young := force(State{}, plain(a, 10, minuteNs), 7, debtStart), force(State{}, plain(b, 10, minuteNs), 2, debtStart)
+			old := force(State{}, plain(a, 10, minuteNs), 7, debtStart)
+			young := force(State{}, plain(b, 10, minuteNs), 2, debtStart)
 			var debt, other Debt
 			debt.Add(7, &old, now)
 			other.Add(2, &young, now)

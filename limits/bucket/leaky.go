@@ -2,8 +2,8 @@ package bucket
 
 import "math"
 
-// LEAKY_BUCKET: used is the level at stamp in 1/duration of a hit (duration in ns), so that one nanosecond leaks exactly
-// limit of these parts and nothing is ever rounded away.
+// LEAKY_BUCKET: used is the level at stamp in 1/duration of a hit (duration in ns), so that one nanosecond leaks
+// exactly limit of these parts and nothing is ever rounded away.
 
 // leakyAt returns the level at now: leaked at the old rate, then measured in parts of q's duration, rounded up.
 func (s *State) leakyAt(start int64, q *Query, now int64) u128 {

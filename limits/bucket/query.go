@@ -2,8 +2,8 @@ package bucket
 
 import "time"
 
-// A Query is a valid [Request] with its id, in the units in which decisions are made. [Query.Prepare] makes it, and makes
-// another in the same memory; only Hits may be changed by hand. It must not be shared while it is prepared.
+// A Query is a valid [Request] with its id, in the units in which decisions are made. [Query.Prepare] makes it, and
+// makes another in the same memory; only Hits may be changed by hand. It must not be shared while it is prepared.
 type Query struct {
 	ID       []byte // names the limit
 	Behavior Behavior
@@ -21,11 +21,14 @@ const (
 	day     = 24 * 60 * 60 * 1000 // milliseconds
 )
 
-// nominalMs holds the lengths that calendar units have where no calendar can be consulted: a leak has no first of the month.
-var nominalMs = [units]int64{minute: 60_000, hour: 3_600_000, wholeDay: day, week: 7 * day, month: 30 * day, year: 365 * day}
+// nominalMs holds the lengths that calendar units have where no calendar can be consulted: a leak has no first of the
+// month.
+var nominalMs = [units]int64{
+	minute: 60_000, hour: 3_600_000, wholeDay: day, week: 7 * day, month: 30 * day, year: 365 * day,
+}
 
-// Prepare makes q the query of r, or returns which field of r is wrong, and why; then q must not be used. The id goes into the
-// memory of q.ID, so that it costs no allocation where there is room.
+// Prepare makes q the query of r, or returns which field of r is wrong, and why; then q must not be used. The id goes
+// into the memory of q.ID, so that it costs no allocation where there is room.
 func (q *Query) Prepare(r *Request, zones *Zones) error {
 	if err := q.PrepareWithoutID(r, zones); err != nil {
 		return err
@@ -34,8 +37,8 @@ func (q *Query) Prepare(r *Request, zones *Zones) error {
 	return nil
 }
 
-// PrepareWithoutID is Prepare but for the ID, for a query that lives for one decision: its id is better kept outside, where it
-// needs no memory of the heap.
+// PrepareWithoutID is Prepare but for the ID, for a query that lives for one decision: its id is better kept outside,
+// where it needs no memory of the heap.
 func (q *Query) PrepareWithoutID(r *Request, zones *Zones) error {
 	if err := CheckName(r.Name); err != nil {
 		return err
@@ -87,11 +90,12 @@ func (q *Query) prepareUnit(r *Request, zones *Zones) error {
 	return nil
 }
 
-// Window returns the time in which the limit is whole again if no hits are taken; for calendar units what they usually have.
+// Window returns the time in which the limit is whole again if no hits are taken; for calendar units what they usually
+// have.
 func (q *Query) Window() time.Duration { return time.Duration(q.duration) }
 
-// SetWindow sets another window than the request has, for one that is no whole milliseconds. It must be positive, and at most
-// MaxDurationMs.
+// SetWindow sets another window than the request has, for one that is no whole milliseconds. It must be positive, and
+// at most MaxDurationMs.
 func (q *Query) SetWindow(window time.Duration) { q.duration = int64(window) }
 
 // AtOnce returns the hits that pass at once when the limit is whole, but no more than the limit.

@@ -13,11 +13,12 @@ const (
 )
 
 // A Request asks to take Hits from the limit that Name and UniqueKey name together. It carries the whole limit: nothing
-// about it is configured anywhere. The zero values of Limit and of most other fields are meaningful, so set all you mean.
+// about it is configured anywhere. The zero values of Limit and of most other fields are meaningful, so set all you
+// mean.
 type Request struct {
 	Name      string // 1 to 255 bytes of UTF-8, not blank, no NUL
 	UniqueKey string // 1 to 1,024 bytes of UTF-8, not blank, no NUL
-	Hits      int64  // what to take; 0 looks, a negative number gives back
+	Hits      int64  // what to take; 0 looks, a negative number returns hits
 	Limit     int64  // 0 to 2^63-1; 0 refuses everything
 	Duration  int64  // milliseconds, 1 to 316,224,000,000 (3,660 days); a calendar unit with DurationIsGregorian
 	Algorithm Algorithm
@@ -41,8 +42,8 @@ const MaxIDBytes = 1 + MaxNameBytes + MaxKeyBytes
 // AppendID appends the one string that names r's limit. Different pairs of Name and UniqueKey never have the same.
 func (r *Request) AppendID(dst []byte) []byte { return AppendID(dst, r.Name, r.UniqueKey) }
 
-// AppendID appends the one string that names the limit of a valid name and key. A length comes first, which keeps pairs apart
-// that would be equal when merely joined: "a_b" and "c", "a" and "b_c".
+// AppendID appends the one string that names the limit of a valid name and key. A length comes first, which keeps pairs
+// apart that would be equal when merely joined: "a_b" and "c", "a" and "b_c".
 func AppendID(dst []byte, name, key string) []byte {
 	dst = append(dst, byte(len(name)))
 	dst = append(dst, name...)
@@ -61,9 +62,10 @@ type invalid string
 func (e invalid) Error() string { return string(e) }
 
 const (
-	errLimit     = invalid("limit: required, from 0 to 9223372036854775807")
-	errDuration  = invalid("duration: required, from 1 to 316224000000 milliseconds")
-	errUnit      = invalid("duration: with DURATION_IS_GREGORIAN required as 0 minute, 1 hour, 2 day, 3 week, 4 month or 5 year")
+	errLimit    = invalid("limit: required, from 0 to 9223372036854775807")
+	errDuration = invalid("duration: required, from 1 to 316224000000 milliseconds")
+	errUnit     = invalid("duration: with DURATION_IS_GREGORIAN required as 0 minute, 1 hour, 2 day, 3 week, " +
+		"4 month or 5 year")
 	errAlgorithm = invalid(`algorithm: must be "TOKEN_BUCKET" (0), "LEAKY_BUCKET" (1) or "SLIDING_WINDOW" (2)`)
 	errBehavior  = invalid(`behavior: must be made of "BATCHING" (0), "NO_BATCHING" (1), "GLOBAL" (2), ` +
 		`"DURATION_IS_GREGORIAN" (4), "RESET_REMAINING" (8) and "DRAIN_OVER_LIMIT" (32)`)

@@ -53,8 +53,8 @@ func (s *State) slidingUntilWhole(now int64) u128 {
 	return u128{lo: uint64(end)}
 }
 
-// slidingUntilFits finds when the estimate has fallen to limit - hits. It falls linearly to the end of this window, as the
-// previous one loses its weight, and then to the end of the next, as this one does.
+// slidingUntilFits finds when the estimate has fallen to limit - hits. It falls linearly to the end of this window, as
+// the previous one loses its weight, and then to the end of the next, as this one does.
 func (s *State) slidingUntilFits(hits uint64, q *Query, now int64) u128 {
 	room := uint64(q.Limit) - hits
 	end, falling, rest := s.stamp+s.duration, s.used.hi, room

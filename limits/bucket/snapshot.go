@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A Snapshot is a [State] as it travels between nodes: what the owner of a limit knows of it at one moment. It holds an age
-// instead of dates, so that the receiver's clock doesn't matter; Now tells it the owner's.
+// A Snapshot is a [State] as it travels between nodes: what the owner of a limit knows of it at one moment. It holds an
+// age instead of dates, so that the receiver's clock doesn't matter; Now tells it the owner's.
 //
 // Receivers skip members that they don't know, so that later versions can say more.
 type Snapshot struct {
-	Start   int64 `json:"start"`   // names the life of the owner's process
+	Start   int64 `json:"start"`   // the incarnation of the owner
 	Epoch   int64 `json:"epoch"`   // grows when the limit begins anew: hits of an earlier epoch don't count in this one
 	Version int64 `json:"version"` // grows with each change, also from epoch to epoch
 	Acked   int64 `json:"acked"`   // the number of the receiver's last report that is in it; 0 for none
@@ -24,7 +24,7 @@ type Snapshot struct {
 	Rest      int64     `json:"rest"`     // SlidingWindow: hits of the window before; LeakyBucket: 1/Duration of a hit
 }
 
-// Set makes n the snapshot of s at now.
+// Set makes n the snapshot of s at now. Start, Epoch, Version and Acked stay as they are.
 func (n *Snapshot) Set(s State, now time.Time) {
 	n.Now = now.UnixNano()
 	if s.Whole(now) {

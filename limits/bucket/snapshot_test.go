@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// anyState draws a state that somebody may remember.
+// anyState draws any state that may be remembered.
 func anyState(random *rand.Rand, now int64) State {
 	large := func() uint64 { return random.Uint64() >> 1 >> random.IntN(63) }
 	s := State{
@@ -29,11 +29,12 @@ func TestSnapshotsRoundTrip(t *testing.T) {
 		n := Snapshot{Start: random.Int64(), Epoch: random.Int64(), Version: random.Int64(), Acked: random.Int64()}
 		before := n
 		n.Set(s, at(debtStart))
-		if n.Start != before.Start || n.Epoch != before.Epoch || n.Version != before.Version || n.Acked != before.Acked || n.Now != debtStart {
+		if n.Start != before.Start || n.Epoch != before.Epoch || n.Version != before.Version || n.Acked != before.Acked ||
+			n.Now != debtStart {
 			t.Errorf("%+v became %+v", before, n)
 		}
 		want := s
-		want.drained = false // which is about who goes first when a Limiter is full, and a copy is not in one
+		want.drained = false // which is about what goes first when a Limiter is full, and a copy is not in one
 		if s.Whole(at(debtStart)) {
 			want = State{}
 		}

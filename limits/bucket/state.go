@@ -17,15 +17,15 @@ type State struct {
 	drained   bool // nothing was left at the last request
 }
 
-// Empty reports whether nothing of the limit is used, so that nothing need be remembered of it. A state whose time is over is
-// not empty for that: see [State.Whole].
+// Empty reports whether nothing of the limit is used, so that nothing need be remembered of it. A state whose time is
+// over is not empty for that: see [State.Whole].
 func (s State) Empty() bool { return s.used == u128{} }
 
 // Drained reports whether the last request left nothing, or found nothing left.
 func (s *State) Drained() bool { return s.drained }
 
-// Step answers one query in r and returns the state that follows s. It is the whole of a decision: nothing else is read,
-// nothing else is changed. now is in Unix nanoseconds.
+// Step answers one query in r and returns the state that follows s. It is the whole of a decision: nothing else is
+// read, nothing else is changed. now is in Unix nanoseconds.
 func Step(s State, q *Query, now int64, r *Result) (next State) {
 	*r = Result{Limit: q.Limit}
 	next.advance(&s, q, now)
@@ -66,8 +66,8 @@ func Step(s State, q *Query, now int64, r *Result) (next State) {
 	return next
 }
 
-// unused returns what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count of
-// another algorithm, which is not q's to drop.
+// unused returns what follows s when its limit was whole in q's eyes and no hit was counted: nothing, but for the count
+// of another algorithm, which is not q's to drop.
 func (s *State) unused(q *Query) State {
 	if s.algorithm == q.algorithm {
 		return State{}
@@ -75,8 +75,8 @@ func (s *State) unused(q *Query) State {
 	return *s
 }
 
-// advance makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs to
-// another algorithm.
+// advance makes s what was is at now, in the algorithm and under the terms of q: whole if was has run out, or belongs
+// to another algorithm.
 func (s *State) advance(was *State, q *Query, now int64) {
 	s.algorithm, s.limit, s.stamp = q.algorithm, uint64(q.Limit), now
 	if !was.Empty() && was.algorithm == q.algorithm {
@@ -157,8 +157,8 @@ func (s *State) untilFits(hits uint64, q *Query, now int64) u128 {
 	}
 }
 
-// Expiry returns when nothing is used any more if no hits are taken until then, in Unix nanoseconds; the largest number for
-// never.
+// Expiry returns when nothing is used any more if no hits are taken until then, in Unix nanoseconds; the largest number
+// for never.
 func (s *State) Expiry() int64 {
 	wait := s.untilWhole(s.stamp).int64() // all of s is as it was at its stamp
 	if s.stamp > math.MaxInt64-wait {
@@ -167,8 +167,8 @@ func (s *State) Expiry() int64 {
 	return s.stamp + wait
 }
 
-// MayEndBefore reports whether s, which follows was, may be whole earlier than was would have been. Hits that are given back
-// can do that, too.
+// MayEndBefore reports whether s, which follows was, may be whole earlier than was would have been. Hits that are given
+// back can do that, too.
 func (s *State) MayEndBefore(was *State) bool {
 	return s.duration < was.duration || s.limit > was.limit || s.stamp < was.stamp || s.algorithm != was.algorithm
 }

@@ -219,7 +219,8 @@ func TestTokenBucket(t *testing.T) {
 			{0, token(math.MaxInt64-1, math.MaxInt64, MaxDurationMs), "OK 1 of 9223372036854775807 @316224000000"},
 			{1, token(2, math.MaxInt64, MaxDurationMs), "OVER_LIMIT 1 of 9223372036854775807 @316224000000 wait 316224000000"},
 			{2, token(1, math.MaxInt64, MaxDurationMs), "OK 0 of 9223372036854775807 @316224000000"},
-			{3, token(math.MinInt64, math.MaxInt64, MaxDurationMs), "OK 9223372036854775807 of 9223372036854775807 @316224000001"},
+			{3, token(math.MinInt64, math.MaxInt64, MaxDurationMs),
+				"OK 9223372036854775807 of 9223372036854775807 @316224000001"},
 		}},
 	})
 }
@@ -519,7 +520,7 @@ func TestClockSteps(t *testing.T) {
 			{110 * sec, sliding(0, 10, 10_000), "OK 4 of 10 @120000"},
 			{120 * sec, sliding(10, 10, 10_000), "OK 0 of 10 @140000"},
 		}},
-		{"a jump ahead gives one refill, the way back none", []row{
+		{"a jump ahead is one refill, the way back none", []row{
 			{0, token(3, 3, 10_000), "OK 0 of 3 @10000"},
 			{24 * time.Hour, token(1, 3, 10_000), "OK 2 of 3 @86410000"},
 			{1 * sec, token(1, 3, 10_000), "OK 1 of 3 @11000"},
@@ -581,10 +582,13 @@ func TestCalendarDurations(t *testing.T) {
 	})
 }
 
-// Clocks that were never set show 1970, and some things show less. The answers need not mean much then, but limits hold.
+// Clocks that were never set show 1970, and some things show less. The answers need not mean much then, but limits
+// hold.
 func TestClockBefore1970(t *testing.T) {
 	zones := NewZones()
-	for _, r := range []Request{token(1, 3, 1000), leaky(1, 3, 1000), sliding(1, 3, 1000), with(DurationIsGregorian, token(1, 3, 3))} {
+	for _, r := range []Request{
+		token(1, 3, 1000), leaky(1, 3, 1000), sliding(1, 3, 1000), with(DurationIsGregorian, token(1, 3, 3)),
+	} {
 		r.Name, r.UniqueKey = "name", "key"
 		var q Query
 		if err := q.Prepare(&r, zones); err != nil {

@@ -12,7 +12,7 @@ func (a u128) big() *big.Int {
 	return n.Or(n.Lsh(n, 64), new(big.Int).SetUint64(a.lo))
 }
 
-// between gives n, or the bound that it is beyond.
+// between returns n, or the bound that it is beyond.
 func between(low, n, high *big.Int) *big.Int {
 	switch {
 	case n.Cmp(low) < 0:

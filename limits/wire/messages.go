@@ -18,57 +18,58 @@ type Key struct {
 // AppendID appends the one string that names the limit.
 func (k *Key) AppendID(dst []byte) []byte { return bucket.AppendID(dst, k.Name, k.UniqueKey) }
 
+// Check returns what is wrong with the name or the key, nil if nothing is.
+func (k *Key) Check() error {
+	if err := bucket.CheckName(k.Name); err != nil {
+		return err
+	}
+	return bucket.CheckKey(k.UniqueKey)
+}
+
 // Valid reports whether a limit can have that name and key.
-func (k *Key) Valid() bool {
-	return bucket.CheckName(k.Name) == nil && bucket.CheckKey(k.UniqueKey) == nil
+func (k *Key) Valid() bool { return k.Check() == nil }
+
+// KeyOf returns the key of an id that [bucket.AppendID] made. It shares the id's memory.
+func KeyOf(id string) (k Key) {
+	k.Name, k.UniqueKey = bucket.SplitID(id)
+	return k
 }
 
 // A KeyedState is the state of a limit with the limit's name.
 type KeyedState struct {
-	Name      string `json:"name"`
-	UniqueKey string `json:"unique_key"`
+	Key
 	bucket.Snapshot
 	Take int64 `json:"take,omitzero"` // numbers a state that moves to its new owner, which may be told twice of it
 }
 
-// AppendID appends the one string that names the limit.
-func (s *KeyedState) AppendID(dst []byte) []byte { return bucket.AppendID(dst, s.Name, s.UniqueKey) }
-
 // A Debt is what the sender owes to the owner of one limit.
 type Debt struct {
-	Name      string `json:"name"`
-	UniqueKey string `json:"unique_key"`
+	Key
 	bucket.DebtSnapshot
-	Start int64 `json:"start,omitzero"`     // of the owner whose state the hits were taken from; 0 for none
+	Start int64 `json:"start,omitzero"`     // of the owner from whose state the hits were taken; 0 for none
 	Epoch int64 `json:"epoch,omitzero"`     // of that state
 	Copy  bool  `json:"keep_copy,omitzero"` // the sender wants to know the state then, and how it changes
 }
 
 // NewDebt returns what d is at now, for the limit that id names. It is false if nothing is owed any more.
 func NewDebt(d *bucket.Debt, id string, now time.Time) (on Debt, ok bool) {
+	on.Key = KeyOf(id)
 	on.DebtSnapshot, ok = d.Snapshot(now)
-	on.Name, on.UniqueKey = bucket.SplitID(id)
 	return on, ok
 }
 
 // Debt returns the debt by a clock that shows now. The error tells which field is wrong.
 func (d *Debt) Debt(now time.Time) (bucket.Debt, error) {
-	if err := bucket.CheckName(d.Name); err != nil {
-		return bucket.Debt{}, err
-	}
-	if err := bucket.CheckKey(d.UniqueKey); err != nil {
+	if err := d.Check(); err != nil {
 		return bucket.Debt{}, err
 	}
 	return d.DebtSnapshot.Debt(now)
 }
 
-// AppendID appends the one string that names the limit.
-func (d *Debt) AppendID(dst []byte) []byte { return bucket.AppendID(dst, d.Name, d.UniqueKey) }
-
-// A Report tells the owner of some limits what was taken from them without it. Its sender repeats it as it was until it is
-// acknowledged, and sends no other meanwhile; so the owner can tell by the number what it has counted already.
+// A Report tells the owner of some limits what was taken from them without it. Its sender repeats it as it was until it
+// is acknowledged, and sends no other meanwhile; so the owner can tell by the number what it has counted already.
 type Report struct {
-	Start int64  `json:"start"` // names the life of the sender's process
+	Start int64  `json:"start"` // the sender's incarnation
 	Seq   int64  `json:"seq"`   // 1, 2, 3, ...; 0 with nothing in it only asks whether the owner answers
 	Debts []Debt `json:"debts"`
 
@@ -83,8 +84,8 @@ func (r *Report) Reset() {
 	*r = Report{Debts: r.Debts[:0], States: r.States[:0]}
 }
 
-// A StateUpdate is what an owner tells the nodes that keep copies: in answer to a [Report], whose sender asked for them, and
-// when states have changed.
+// A StateUpdate is what an owner tells the nodes that keep copies: in answer to a [Report], whose sender asked for
+// them, and when states have changed.
 type StateUpdate struct {
 	States []KeyedState `json:"states"`
 }

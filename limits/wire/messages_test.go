@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/go-json-experiment/json"
 
@@ -19,10 +20,12 @@ func TestSnapshotsRoundTrip(t *testing.T) {
 	number := func() int64 { return int64(random.Uint64() >> random.IntN(64)) }
 	for range 300 {
 		n := bucket.Snapshot{Start: number(), Epoch: number(), Version: number(), Acked: number(), Now: number(),
-			Algorithm: bucket.Algorithm(random.IntN(3)), Limit: number(), Duration: number(), Age: number(), Used: number(), Rest: number()}
+			Algorithm: bucket.Algorithm(random.IntN(3)), Limit: number(), Duration: number(), Age: number(), Used: number(),
+			Rest: number()}
 		for what, read := range map[string]func() bucket.Snapshot{
 			"written by hand, read by the library": func() (m bucket.Snapshot) {
-				if err := json.Unmarshal(appendSnapshot(nil, &n), &m, json.RejectUnknownMembers(true)); err != nil {
+				if err := json.Unmarshal(snapshots.append(nil, unsafe.Pointer(&n)), &m,
+					json.RejectUnknownMembers(true)); err != nil {
 					t.Error(err)
 				}
 				return m
@@ -34,7 +37,10 @@ func TestSnapshotsRoundTrip(t *testing.T) {
 				}
 				return *readState(t, string(message))
 			},
-			"written and read by hand": func() bucket.Snapshot { return *readState(t, string(appendSnapshot(nil, &n))) },
+			"written and read by hand": func() bucket.Snapshot {
+				return *readState(t, string(snapshots.append(nil,
+					unsafe.Pointer(&n))))
+			},
 		} {
 			if got := read(); got != n {
 				t.Errorf("%s: %+v\nwant %+v", what, got, n)
@@ -53,32 +59,39 @@ func readState(t *testing.T, snapshot string) *bucket.Snapshot {
 	return results[0].State
 }
 
-// TestToldMessages fixes the form of what nodes of different versions tell each other.
-func TestToldMessages(t *testing.T) {
+// TestGoldenMessages fixes the form of what nodes of different versions tell each other.
+func TestGoldenMessages(t *testing.T) {
 	for _, test := range []struct {
 		what    string
 		value   any
 		message string
 		more    string // the same from a newer version
 	}{
-		{"nothing to report", &Report{Start: 1700000000000000001, Debts: []Debt{}}, `{"start":1700000000000000001,"seq":0,"debts":[]}`,
+		{"nothing to report", &Report{Start: 1700000000000000001, Debts: []Debt{}},
+			`{"start":1700000000000000001,"seq":0,"debts":[]}`,
 			`{"protocol":2,"start":1700000000000000001,"seq":0,"debts":[]}`},
 		{"a report", &Report{Start: 7, Seq: 3, Debts: []Debt{
-			{Name: "n", UniqueKey: "é\"", DebtSnapshot: bucket.DebtSnapshot{
+			{Key: Key{"n", "é\""}, DebtSnapshot: bucket.DebtSnapshot{
 				Algorithm: bucket.SlidingWindow, Limit: 100, Duration: 60_000_000_000, Age: 5, Hits: 2, Previous: 1,
 			}, Start: 9, Epoch: 4, Copy: true},
-			{Name: "n", UniqueKey: "k", DebtSnapshot: bucket.DebtSnapshot{Limit: 1, Duration: 1, Hits: math.MaxInt64}},
+			{Key: Key{"n", "k"}, DebtSnapshot: bucket.DebtSnapshot{Limit: 1, Duration: 1, Hits: math.MaxInt64}},
 		}}, `{"start":7,"seq":3,"debts":[` +
-			`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,"start":9,"epoch":4,"keep_copy":true},` +
+			`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,` +
+			`"start":9,"epoch":4,"keep_copy":true},` +
 			`{"name":"n","unique_key":"k","algorithm":0,"limit":1,"duration":1,"age":0,"hits":9223372036854775807}]}`,
 			`{"start":7,"seq":3,"debts":[` +
-				`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,"start":9,"epoch":4,"keep_copy":true,"take":{"all":[1]}},` +
-				`{"name":"n","unique_key":"k","algorithm":0,"limit":1,"duration":1,"age":0,"hits":9223372036854775807}],"take":"x"}`},
+				`{"name":"n","unique_key":"é\"","algorithm":2,"limit":100,"duration":60000000000,"age":5,"hits":2,"previous":1,` +
+				`"start":9,"epoch":4,"keep_copy":true,"take":{"all":[1]}},` +
+				`{"name":"n","unique_key":"k","algorithm":0,"limit":1,"duration":1,"age":0,"hits":9223372036854775807}],` +
+				`"take":"x"}`},
 		{"no states", &StateUpdate{States: []KeyedState{}}, `{"states":[]}`, `{"take":[],"states":[]}`},
-		{"states", &StateUpdate{States: []KeyedState{{Name: "n", UniqueKey: "k", Snapshot: bucket.Snapshot{
-			Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: bucket.LeakyBucket, Limit: 6, Duration: 7, Age: 8, Used: 9, Rest: 10}}}},
-			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
-			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
+		{"states", &StateUpdate{States: []KeyedState{{Key: Key{"n", "k"}, Snapshot: bucket.Snapshot{
+			Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: bucket.LeakyBucket, Limit: 6, Duration: 7, Age: 8,
+			Used: 9, Rest: 10}}}},
+			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":1,` +
+				`"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`,
+			`{"states":[{"name":"n","unique_key":"k","start":1,"epoch":2,"version":3,"later":{},"acked":4,"now":5,` +
+				`"algorithm":1,"limit":6,"duration":7,"age":8,"used":9,"rest":10}]}`},
 	} {
 		message, err := AppendMessage(nil, test.value)
 		if err != nil || string(message) != test.message {
@@ -86,31 +99,38 @@ func TestToldMessages(t *testing.T) {
 		}
 		for _, message := range []string{test.message, test.more} {
 			got := reflect.New(reflect.TypeOf(test.value).Elem())
-			if err := Unmarshal([]byte(message), got.Interface()); err != nil || !reflect.DeepEqual(got.Interface(), test.value) {
+			if err := Unmarshal([]byte(message), got.Interface()); err != nil || !reflect.DeepEqual(got.Interface(),
+				test.value) {
 				t.Errorf("%s\n%+v, %v\nwant %+v", message, got, err, test.value)
 			}
 		}
 	}
 	result := bucket.Result{Status: bucket.StatusOK, Limit: 10, Remaining: 9, ResetTime: 8, State: &bucket.Snapshot{
-		Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: bucket.SlidingWindow, Limit: 6, Duration: 7, Age: 8, Used: 9, Rest: 10}}
-	const members = `"start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":2,"limit":6,"duration":7,"age":8,"used":9,"rest":10`
+		Start: 1, Epoch: 2, Version: 3, Acked: 4, Now: 5, Algorithm: bucket.SlidingWindow, Limit: 6, Duration: 7, Age: 8,
+		Used: 9, Rest: 10}}
+	const members = `"start":1,"epoch":2,"version":3,"acked":4,"now":5,"algorithm":2,"limit":6,"duration":7,"age":8,` +
+		`"used":9,"rest":10`
 	message := func(members string) string {
-		return `{"rate_limits":[{"status":"OK","limit":10,"remaining":9,"reset_time":8,"metadata":{},"state":{` + members + "}}]}\n"
+		return `{"rate_limits":[{"status":"OK","limit":10,"remaining":9,"reset_time":8,"metadata":{},"state":{` + members +
+			"}}]}\n"
 	}
 	if got := string(AppendResults(nil, []bucket.Result{result})); got != message(members) {
 		t.Errorf("%s\nwant %s", got, message(members))
 	}
-	for _, members := range []string{members, members + `,"take":7`, `"take":[{"start":2}],` + members, strings.Replace(members, `"algorithm":2`, `"algorithm":"SLIDING_WINDOW"`, 1)} {
-		if got, err := ReadPeerResults(nil, []byte(message(members))); err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], result) {
+	for _, members := range []string{members, members + `,"take":7`, `"take":[{"start":2}],` + members,
+		strings.Replace(members, `"algorithm":2`, `"algorithm":"SLIDING_WINDOW"`, 1)} {
+		if got, err := ReadPeerResults(nil, []byte(message(members))); err != nil || len(got) != 1 ||
+			!reflect.DeepEqual(got[0], result) {
 			t.Errorf("%s: %+v, %v", members, got, err)
 		}
 	}
-	for _, members := range []string{members + `,"start":1`, members + `,"rest":10`, strings.Replace(members, "1", "1.5", 1), strings.Replace(members, "1", "null", 1)} {
+	for _, members := range []string{members + `,"start":1`, members + `,"rest":10`, strings.Replace(members, "1", "1.5",
+		1), strings.Replace(members, "1", "null", 1)} {
 		if got, err := ReadPeerResults(nil, []byte(message(members))); err == nil {
 			t.Errorf("%s: %+v", members, got)
 		}
 	}
-	if got := readState(t, `{"algorithm":3,"used":1}`); got.Algorithm <= lastAlgorithm {
+	if got := readState(t, `{"algorithm":3,"used":1}`); got.Algorithm <= bucket.SlidingWindow {
 		t.Errorf("an unknown algorithm became %v", got.Algorithm)
 	}
 }
@@ -128,7 +148,7 @@ func TestSnapshotsHaveOneForm(t *testing.T) {
 		}
 	}
 	want, err := json.Marshal(&n)
-	if got := appendSnapshot(nil, &n); err != nil || string(got) != string(want) {
+	if got := snapshots.append(nil, unsafe.Pointer(&n)); err != nil || string(got) != string(want) {
 		t.Errorf("by hand    %s\nby library %s, %v", got, want, err)
 	}
 	if got := readState(t, string(want)); *got != n {
@@ -137,11 +157,14 @@ func TestSnapshotsHaveOneForm(t *testing.T) {
 }
 
 func TestIDsAreTheSameOfAllMessages(t *testing.T) {
-	for _, pair := range [][2]string{{"n", "k"}, {"name", "key"}, {strings.Repeat("n", 255), "k"}, {"é", "\x01"}, {"a", strings.Repeat("b", 1024)}} {
+	for _, pair := range [][2]string{
+		{"n", "k"}, {"name", "key"}, {strings.Repeat("n", 255), "k"}, {"é", "\x01"}, {"a", strings.Repeat("b", 1024)},
+	} {
 		r := bucket.Request{Name: pair[0], UniqueKey: pair[1]}
-		o, n := Debt{Name: pair[0], UniqueKey: pair[1]}, KeyedState{Name: pair[0], UniqueKey: pair[1]}
+		o, n := Debt{Key: Key{pair[0], pair[1]}}, KeyedState{Key: Key{pair[0], pair[1]}}
 		id := string(r.AppendID(nil))
-		if name, key := bucket.SplitID(id); name != pair[0] || key != pair[1] || string(o.AppendID(nil)) != id || string(n.AppendID(nil)) != id {
+		if name, key := bucket.SplitID(id); name != pair[0] || key != pair[1] || string(o.AppendID(nil)) != id ||
+			string(n.AppendID(nil)) != id {
 			t.Errorf("%q: %q, %q", id, name, key)
 		}
 	}
@@ -153,7 +176,8 @@ func TestDebtsThatCannotBe(t *testing.T) {
 		longest   = bucket.MaxDurationMs*int64(time.Millisecond) + day // calendar units may be a little longer than the rest
 	)
 	at := func(ns int64) time.Time { return time.Unix(0, ns) }
-	good := Debt{Name: "n", UniqueKey: "k", DebtSnapshot: bucket.DebtSnapshot{Limit: 10, Duration: int64(time.Minute), Age: 5, Hits: 3}}
+	good := Debt{Key: Key{"n", "k"}, DebtSnapshot: bucket.DebtSnapshot{Limit: 10, Duration: int64(time.Minute), Age: 5,
+		Hits: 3}}
 	for _, test := range []struct {
 		what   string
 		change func(o *Debt)
@@ -174,8 +198,10 @@ func TestDebtsThatCannotBe(t *testing.T) {
 		{"the most hits", func(o *Debt) { o.Hits = math.MaxInt64 }, ""},
 		{"token hits of the window before", func(o *Debt) { o.Previous = 1 }, "no such"},
 		{"leaky hits of a window before", func(o *Debt) { o.Algorithm, o.Previous = bucket.LeakyBucket, 1 }, "no such"},
-		{"sliding hits of the window before", func(o *Debt) { o.Algorithm, o.Hits, o.Previous = bucket.SlidingWindow, 0, 1 }, ""},
-		{"negative hits of the window before", func(o *Debt) { o.Algorithm, o.Previous = bucket.SlidingWindow, -1 }, "no such"},
+		{"sliding hits of the window before", func(o *Debt) { o.Algorithm, o.Hits, o.Previous = bucket.SlidingWindow, 0, 1 },
+			""},
+		{"negative hits of the window before", func(o *Debt) { o.Algorithm, o.Previous = bucket.SlidingWindow, -1 },
+			"no such"},
 		{"an unknown algorithm", func(o *Debt) { o.Algorithm = 3 }, "no such"},
 		{"the largest algorithm", func(o *Debt) { o.Algorithm = 255 }, "no such"},
 		{"a negative limit", func(o *Debt) { o.Limit = -1 }, "no such"},

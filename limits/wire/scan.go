@@ -1,29 +1,36 @@
 package wire
 
 import (
+	"bytes"
 	"math"
 	"math/bits"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A scanner reads messages in the form in which nearly all come: members that are known, strings without escapes, integers
-// of at most 19 digits. It copies nothing: texts share the memory of the message. At anything else, right or wrong, it fails,
-// and gives nothing more: then somebody else begins anew, who knows all of JSON and says what is wrong.
+// A scanner reads the tokens of a message. Texts share the memory of the message, but for those with escapes. With the
+// first thing that is wrong it fails, and returns nothing more: what is wrong is for a [replay] to tell.
 type scanner struct {
 	message string
 	at      int // what is before has been read
+	lenient bool
 	failed  bool
+	valid   bool   // all of the message is known to be JSON
+	arena   []byte // for texts that had escapes
 }
 
-func newScanner(message []byte) scanner {
-	return scanner{message: unsafe.String(unsafe.SliceData(message), len(message))}
-}
+// stringOf returns b as a string that shares its memory.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// bytesOf returns the bytes of s, which must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 func (s *scanner) fail() { s.failed, s.at = true, len(s.message) }
 
-// peek gives the next byte that is not white space; 0 if there is none.
+// peek returns the next byte that is not white space; 0 if there is none.
 func (s *scanner) peek() byte {
 	if s.at < len(s.message) && s.message[s.at] > ' ' {
 		return s.message[s.at]
@@ -51,7 +58,8 @@ func (s *scanner) eat(c byte) {
 	s.at++
 }
 
-// more says whether a member or element follows the n that have been read; if none does, it reads the bracket that closes.
+// more reports whether a member or element follows the n that have been read; if none does, it reads the bracket that
+// closes.
 func (s *scanner) more(bracket byte, n int) bool {
 	c := s.peek()
 	if c == bracket {
@@ -63,6 +71,35 @@ func (s *scanner) more(bracket byte, n int) bool {
 	}
 	s.eat(',')
 	return !s.failed
+}
+
+// A pattern is a text of at most 16 bytes, in a form that is compared with two words of a message.
+type pattern struct {
+	words, mask [2]uint64
+	size        int
+}
+
+func newPattern(text string) pattern {
+	p := pattern{size: len(text)}
+	for i := range text {
+		p.words[i/8] |= uint64(text[i]) << (i % 8 * 8)
+		p.mask[i/8] |= 0xff << (i % 8 * 8)
+	}
+	return p
+}
+
+// eatPattern reads p if it is next. It does not look at the last bytes of a message.
+func (s *scanner) eatPattern(p *pattern) bool {
+	s.peek()
+	if len(s.message)-s.at < 16 {
+		return false
+	}
+	next := s.message[s.at : s.at+16]
+	if (word(next)^p.words[0])&p.mask[0]|(word(next[8:])^p.words[1])&p.mask[1] != 0 {
+		return false
+	}
+	s.at += p.size
+	return true
 }
 
 // name reads the name of a member.
@@ -96,12 +133,45 @@ func (s *scanner) text() string {
 func (s *scanner) textBeyondASCII() string {
 	rest := s.message[s.at:]
 	end := strings.IndexByte(rest, '"')
+	if end > 0 && strings.IndexByte(rest[:end], '\\') >= 0 {
+		return s.textWithEscapes()
+	}
 	if end < 0 || !utf8.ValidString(rest[:end]) || strings.ContainsFunc(rest[:end], isEscaped) {
 		s.fail()
 		return ""
 	}
 	s.at += end + 1
 	return rest[:end]
+}
+
+// arenaSize is the memory that texts with escapes share.
+const arenaSize = 64 << 10
+
+func (s *scanner) textWithEscapes() string {
+	rest := s.message[s.at-1:] // with the first quote
+	end := 1
+	for end < len(rest) && rest[end] != '"' {
+		if rest[end] == '\\' {
+			end++
+		}
+		end++
+	}
+	if end >= len(rest) {
+		s.fail()
+		return ""
+	}
+	quoted := rest[:end+1]
+	if cap(s.arena)-len(s.arena) < len(quoted) {
+		s.arena = make([]byte, 0, max(len(quoted), min(len(rest), arenaSize)))
+	}
+	all, err := jsontext.AppendUnquote(s.arena, bytesOf(quoted))
+	if err != nil { // also for half of a surrogate pair
+		s.fail()
+		return ""
+	}
+	text := stringOf(all[len(s.arena):])
+	s.arena, s.at = all, s.at+end
+	return text
 }
 
 // integer reads a plain integer.
@@ -115,65 +185,43 @@ func (s *scanner) integer() int64 {
 	for ; end < len(m) && m[end]-'0' <= 9; end++ {
 		n = 10*n + uint64(m[end]-'0') // may overflow, where it is refused
 	}
-	// 20 digits may overflow. 007 and -0 are no JSON or no plain integers. What follows is for others to see.
-	if digits := end - start; digits == 0 || digits > 19 || n > math.MaxInt64 || m[start] == '0' && (digits > 1 || negative) {
+	most := uint64(math.MaxInt64)
+	if negative {
+		most++
+	}
+	// 20 digits may overflow. 007 and -0 are no JSON or no plain integers.
+	if digits := end - start; digits == 0 || digits > 19 || n > most || m[start] == '0' && (digits > 1 || negative) {
 		s.fail()
 		return 0
 	}
 	s.at = end
 	if negative {
-		return -int64(n)
+		return int64(-n)
 	}
 	return int64(n)
 }
 
-// octet reads a plain integer from 0 to 255.
-func (s *scanner) octet() uint8 {
-	n := s.integer()
-	if n < 0 || n > 255 {
+// unknown skips the value of a member whose name is unknown, if these are allowed. They are rare, so that the JSON
+// library may check them: the value by itself, and once the message, in which such a name might be there twice.
+func (s *scanner) unknown() {
+	s.valid = s.valid || s.lenient && jsontext.Value(bytesOf(s.message)).IsValid()
+	if !s.valid {
 		s.fail()
+		return
 	}
-	return uint8(n)
+	value := jsontext.NewDecoder(bytes.NewBuffer(bytesOf(s.message[s.at:])))
+	if err := value.SkipValue(); err != nil {
+		s.fail()
+		return
+	}
+	s.at += int(value.InputOffset())
 }
 
-// truth reads the one truth value that messages have, since the other is left out.
-func (s *scanner) truth() bool {
-	s.peek()
-	if !strings.HasPrefix(s.message[s.at:], "true") {
-		s.fail()
-		return false
-	}
-	s.at += len("true")
-	return true
-}
-
-// end says whether all of the message has been read.
+// end reports whether all of the message has been read.
 func (s *scanner) end() bool { return s.peek() == 0 && s.at == len(s.message) && !s.failed }
 
-// isEscaped says whether JSON strings have r only behind a backslash, or as one.
+// isEscaped reports whether JSON strings have r only behind a backslash, or as one.
 func isEscaped(r rune) bool { return r < ' ' || r == '"' || r == '\\' }
-
-// oddBytes marks, in the top bit, each of eight bytes that is not ASCII or isEscaped. A byte above a marked one may be marked
-// without being such.
-func oddBytes(w uint64) uint64 {
-	quote, backslash := w^('"'*ones), w^('\\'*ones)
-	return (w | (w - ' '*ones) | (quote - ones) | (backslash - ones)) & tops
-}
-
-// isBare says whether s is ASCII without anything that isEscaped.
-func isBare(s string) bool {
-	for ; len(s) >= 8; s = s[8:] {
-		if oddBytes(word(s)) != 0 {
-			return false
-		}
-	}
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf || isEscaped(rune(s[i])) {
-			return false
-		}
-	}
-	return true
-}
 
 // For eight bytes at a time.
 const ones, tops = 0x0101010101010101, 0x8080808080808080
@@ -182,4 +230,38 @@ const ones, tops = 0x0101010101010101, 0x8080808080808080
 func word(s string) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// oddBytes marks, in the top bit, each of eight bytes that is not ASCII or isEscaped. A byte above a marked one may be
+// marked without being such.
+func oddBytes(w uint64) uint64 {
+	quote, backslash := w^('"'*ones), w^('\\'*ones)
+	return (w | (w - ' '*ones) | (quote - ones) | (backslash - ones)) & tops
+}
+
+// isBare reports whether s is ASCII without anything that isEscaped.
+func isBare(s string) bool {
+	if len(s) < 8 {
+		for i := range len(s) {
+			if s[i] >= utf8.RuneSelf || isEscaped(rune(s[i])) {
+				return false
+			}
+		}
+		return true
+	}
+	for rest := s; len(rest) > 8; rest = rest[8:] {
+		if oddBytes(word(rest)) != 0 {
+			return false
+		}
+	}
+	return oddBytes(word(s[len(s)-8:])) == 0 // some of them for the second time
+}
+
+// appendText appends a JSON string. Invalid UTF-8, which no text of ours has, becomes the replacement character.
+func appendText(dst []byte, text string) []byte {
+	if isBare(text) {
+		return append(append(append(dst, '"'), text...), '"')
+	}
+	dst, _ = jsontext.AppendQuote(dst, text)
+	return dst
 }

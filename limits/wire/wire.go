@@ -1,5 +1,5 @@
-// Package wire is what travels between clients and nodes, and from node to node: the messages, how they are read and written,
-// and the paths and headers of HTTP that go with them. All of it is part of the contract between versions.
+// Package wire is what travels between clients and nodes, and from node to node: the messages, how they are read and
+// written, and the paths and headers of HTTP that go with them. All of it is part of the contract between versions.
 package wire
 
 // The paths of the calls from node to node.
@@ -16,7 +16,7 @@ const (
 	HeaderProtocol = "Weir-Protocol" // Protocol, both ways
 	HeaderRing     = "Weir-Ring"     // the fingerprint of the sender's ring, both ways
 	HeaderFrom     = "Weir-From"     // the caller's name
-	HeaderStart    = "Weir-Start"    // names the life of the sender's process, both ways
+	HeaderStart    = "Weir-Start"    // the sender's incarnation: a number of its process, both ways
 	HeaderLeaving  = "Weir-Leaving"  // the sender is about to stop, both ways
 )
 

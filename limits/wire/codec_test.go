@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,13 +30,14 @@ const everyday = `{"rate_limits": [
 ]}`
 
 func TestReadRequests(t *testing.T) {
-	const missing = math.MinInt64 // no valid request has it, so Check says what is missing
+	const missing = math.MinInt64 // no valid request has it, so that Prepare finds it missing
 	n := bucket.Request{Name: "n", UniqueKey: "k", Hits: 1, Limit: missing, Duration: missing}
 	with := func(change func(r *bucket.Request)) []bucket.Request {
 		r := n
 		change(&r)
 		return []bucket.Request{r}
 	}
+	behaving := func(b bucket.Behavior) []bucket.Request { return with(func(r *bucket.Request) { r.Behavior = b }) }
 	for message, want := range map[string][]bucket.Request{
 		everyday: {
 			{Name: "requests_per_sec", UniqueKey: "account_id=123|source_ip=172.0.0.1", Hits: 1, Limit: 100, Duration: 1000},
@@ -63,21 +65,19 @@ func TestReadRequests(t *testing.T) {
 		item(`"algorithm":1`):                     with(func(r *bucket.Request) { r.Algorithm = bucket.LeakyBucket }),
 		item(`"algorithm":2`):                     with(func(r *bucket.Request) { r.Algorithm = bucket.SlidingWindow }),
 
-		item(`"behavior":"BATCHING"`):                      with(func(r *bucket.Request) {}),
-		item(`"behavior":"NO_BATCHING"`):                   with(func(r *bucket.Request) { r.Behavior = bucket.NoBatching }),
-		item(`"behavior":"GLOBAL"`):                        with(func(r *bucket.Request) { r.Behavior = bucket.Global }),
-		item(`"behavior":"DURATION_IS_GREGORIAN"`):         with(func(r *bucket.Request) { r.Behavior = bucket.DurationIsGregorian }),
-		item(`"behavior":"RESET_REMAINING"`):               with(func(r *bucket.Request) { r.Behavior = bucket.ResetRemaining }),
-		item(`"behavior":"DRAIN_OVER_LIMIT"`):              with(func(r *bucket.Request) { r.Behavior = bucket.DrainOverLimit }),
-		item(`"behavior":0`):                               with(func(r *bucket.Request) {}),
-		item(`"behavior":3`):                               with(func(r *bucket.Request) { r.Behavior = bucket.NoBatching | bucket.Global }),
-		item(`"behavior":47`):                              with(func(r *bucket.Request) { r.Behavior = 47 }),
-		item(`"behavior":[]`):                              with(func(r *bucket.Request) {}),
-		item(`"behavior":["BATCHING"]`):                    with(func(r *bucket.Request) {}),
-		item(`"behavior":["GLOBAL","BATCHING", "GLOBAL"]`): with(func(r *bucket.Request) { r.Behavior = bucket.Global }),
-		item(`"behavior":["DRAIN_OVER_LIMIT","NO_BATCHING"]`): with(func(r *bucket.Request) {
-			r.Behavior = bucket.DrainOverLimit | bucket.NoBatching
-		}),
+		item(`"behavior":"BATCHING"`):                         behaving(0),
+		item(`"behavior":"NO_BATCHING"`):                      behaving(bucket.NoBatching),
+		item(`"behavior":"GLOBAL"`):                           behaving(bucket.Global),
+		item(`"behavior":"DURATION_IS_GREGORIAN"`):            behaving(bucket.DurationIsGregorian),
+		item(`"behavior":"RESET_REMAINING"`):                  behaving(bucket.ResetRemaining),
+		item(`"behavior":"DRAIN_OVER_LIMIT"`):                 behaving(bucket.DrainOverLimit),
+		item(`"behavior":0`):                                  behaving(0),
+		item(`"behavior":3`):                                  behaving(bucket.NoBatching | bucket.Global),
+		item(`"behavior":47`):                                 behaving(47),
+		item(`"behavior":[]`):                                 behaving(0),
+		item(`"behavior":["BATCHING"]`):                       behaving(0),
+		item(`"behavior":["GLOBAL","BATCHING", "GLOBAL"]`):    behaving(bucket.Global),
+		item(`"behavior":["DRAIN_OVER_LIMIT","NO_BATCHING"]`): behaving(bucket.DrainOverLimit | bucket.NoBatching),
 	} {
 		got, err := wire.ReadRequests(nil, []byte(message))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -237,12 +237,14 @@ func TestReadRequestsRefuses(t *testing.T) {
 		`{"rate_limits":[{"name":1}]}`:           {"rate_limits[0].name: a number where a string is expected"},
 		`{"rate_limits":[{"unique_key":false}]}`: {"rate_limits[0].unique_key: false where a string is expected"},
 		item(`"time_zone":0`):                    {"rate_limits[0].time_zone: a number"},
-		item(`"algorithm":{}`):                   {"rate_limits[0].algorithm: an object where a name or a number is expected"},
-		item(`"algorithm":[0]`):                  {"rate_limits[0].algorithm: a list"},
-		item(`"algorithm":true`):                 {"rate_limits[0].algorithm: true"},
-		item(`"behavior":{}`):                    {"rate_limits[0].behavior: an object where a name, a list of names or a number is expected"},
-		item(`"behavior":["GLOBAL",2]`):          {"rate_limits[0].behavior[1]: a number where a string is expected"},
-		item(`"behavior":[["GLOBAL"]]`):          {"rate_limits[0].behavior[0]: a list"},
+		item(`"algorithm":{}`): {"rate_limits[0].algorithm: an object where " +
+			"a name or a number is expected"},
+		item(`"algorithm":[0]`):  {"rate_limits[0].algorithm: a list"},
+		item(`"algorithm":true`): {"rate_limits[0].algorithm: true"},
+		item(`"behavior":{}`): {"rate_limits[0].behavior: an object where " +
+			"a name, a list of names or a number is expected"},
+		item(`"behavior":["GLOBAL",2]`): {"rate_limits[0].behavior[1]: a number where a string is expected"},
+		item(`"behavior":[["GLOBAL"]]`): {"rate_limits[0].behavior[0]: a list"},
 
 		// Text.
 		item("\"time_zone\":\"\xff\""):         {"rate_limits[0].time_zone: ", "UTF-8"},
@@ -310,7 +312,8 @@ func TestReadRequestsCounts(t *testing.T) {
 	if got, err := wire.ReadRequests(nil, message(1000)); err != nil || len(got) != 1000 {
 		t.Errorf("1,000 items: %d, %v", len(got), err)
 	}
-	if _, err := wire.ReadRequests(nil, message(1001)); err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
+	_, err := wire.ReadRequests(nil, message(1001))
+	if err == nil || !strings.Contains(err.Error(), "more than 1000 items") {
 		t.Errorf("1,001 items: %v", err)
 	}
 	// What is there already belongs to other messages.
@@ -334,6 +337,87 @@ func TestReadRequestsAnyByte(t *testing.T) {
 			compareWithModel(t, message)
 		}
 		compareWithModel(t, []byte(everyday[:at]+everyday[at+1:]))
+	}
+}
+
+// plainMessages are in the form that nearly all messages have.
+var plainMessages = []string{
+	`{"rate_limits":[]}`,
+	` { "rate_limits" : [ ] } `,
+	`{"rate_limits":[{"name":"a","unique_key":"b","hits":1,"limit":100,"duration":1000}]}` + "\n",
+	`{"rate_limits":[{"name":"requests_per_sec","unique_key":"account_id=123|source_ip=172.0.0.1","hits":1,"limit":100,` +
+		`"duration":1000,"algorithm":"TOKEN_BUCKET","behavior":"BATCHING"}]}`,
+	"{\n\t\"rate_limits\": [\r\n{\"name\" :\"ключ\", \"unique_key\": \"\", \"hits\": -5, \"limit\":0 ," +
+		"\"duration\": 999999999999999999},\n{\"limit\":9223372036854775807,\"hits\":-9223372036854775807},\n{}, " +
+		"{\"burst\":7}]}",
+	`{"rate_limits":[{"algorithm":2,"behavior":["GLOBAL","NO_BATCHING"],"time_zone":"Europe/Berlin"},{"algorithm":"x",` +
+		`"behavior":[]},{"algorithm":-1,"behavior":44}]}`,
+	`{"rate_limits":[{"status":"OK","limit":10,"remaining":9,"reset_time":1551309219226,` +
+		`"metadata":{"owner":"10.0.0.3:8080"}},{"status":"OVER_LIMIT","limit":10,"remaining":0,"reset_time":1,` +
+		`"retry_after":17,"metadata":{}},{"status":"ERROR","error":"name: required","metadata":{"degraded":"owner_out",` +
+		`"reason":"limit_is_zero"}}]}`,
+}
+
+// TestReadPlainMessages reads messages as nearly all are, of requests and of results.
+func TestReadPlainMessages(t *testing.T) {
+	for _, message := range plainMessages {
+		requests, err := wire.ReadPeerRequests(nil, []byte(message))
+		_, resultErr := wire.ReadPeerResults(nil, []byte(message))
+		if err != nil && resultErr != nil {
+			t.Errorf("%s: %v, %v", message, err, resultErr)
+		}
+		if err == nil {
+			compareWithModel(t, []byte(message))
+			checkSame(t, requests)
+		}
+	}
+}
+
+// checkSame writes requests and reads them again, unless they have something that can't be written.
+func checkSame(t *testing.T, requests []bucket.Request) {
+	t.Helper()
+	for i := range requests {
+		if requests[i].Algorithm > bucket.SlidingWindow || requests[i].Behavior&^111 != 0 {
+			return
+		}
+	}
+	again, err := wire.ReadPeerRequests(nil, wire.AppendRequests(nil, requests))
+	if err != nil || len(again) != len(requests) || len(again) > 0 && !reflect.DeepEqual(again, requests) {
+		t.Fatalf("read    %+v\nwritten %+v, %v", requests, again, err)
+	}
+}
+
+// TestReadOddMessages reads messages that are wrong, or only unusual.
+func TestReadOddMessages(t *testing.T) {
+	for _, message := range []string{
+		``, ` `, `{`, `}`, `[]`, `null`, `{} {}`, `{}x`, `{},`, "\xef\xbb\xbf{}", "{}\x00", "\x00", `{"rate_limits"}`,
+		`{"rate_limits":}`,
+		`{"rate_limits":[],}`, `{,}`, `{"rate_limits":[,]}`, `{"rate_limits":[{}`, `{"rate_limits":[{},]}`,
+		`{"rate_limits":[{}{}]}`,
+		`{"rate_limits":[],"rate_limits":[]}`, `{"rate_limits":{}}`, `{"rate_limits":[{"hits":1,"hits":2}]}`,
+		`{"rate_limits":[{"hits":01}]}`, `{"rate_limits":[{"hits":-0}]}`, `{"rate_limits":[{"hits":1.0}]}`,
+		`{"rate_limits":[{"hits":1e3}]}`,
+		`{"rate_limits":[{"hits":+1}]}`, `{"rate_limits":[{"hits":- 1}]}`, `{"rate_limits":[{"hits":--1}]}`,
+		`{"rate_limits":[{"hits":1 1}]}`,
+		`{"rate_limits":[{"hits":}]}`, `{"rate_limits":[{"hits":"1"}]}`, `{"rate_limits":[{"hits":null}]}`,
+		`{"rate_limits":[{"hits":9223372036854775808}]}`, `{"rate_limits":[{"hits":18446744073709551617}]}`,
+		`{"rate_limits":[{"hits":-9223372036854775808}]}`,
+		`{"rate_limits":[{"name":"a\u0062"}]}`, "{\"rate_limits\":[{\"name\":\"a\nb\"}]}",
+		"{\"rate_limits\":[{\"name\":\"\xff\"}]}",
+		`{"rate_limits":[{"name":"\""}]}`, `{"rate_limits":[{"name":"\\"}]}`,
+		"{\"rate_limits\":[{\"name\":\"xxxxxxxxx\x1f\"}]}",
+		`{"rate_limits":[{"n\u0061me":"a"}]}`, `{"rate_limits":[{"Hits":1}]}`, `{"rate_limits":[{"new":1}]}`,
+		`{"rate_limits":[{"name":'a'}]}`,
+		`{"rate_limits":[{"name":"a" "hits":1}]}`, `{"rate_limits":[{"name","hits":1}]}`, `{"rate_limits":[{name:"a"}]}`,
+		`{"rate_limits":[{"behavior":["GLOBAL",]}]}`, `{"rate_limits":[{"behavior":["GLOBAL" "GLOBAL"]}]}`,
+		`{"rate_limits":[{"behavior":[1]}]}`,
+		`{"rate_limits":[{"behavior":["GLOBAL"}]}`, `{"rate_limits":[{]}]}`, `{"rate_limits":[}`,
+		`{"rate_limits":[{"hits":1]}`,
+		`{"rate_limits":[` + strings.Repeat("{},", wire.MaxItems) + `}`,
+		`{"rate_limits":[` + strings.Repeat("{},", wire.MaxItems) + `{}]}`,
+		"{\f\"rate_limits\":[]}", "{\u00a0}", `{"rate_limits":[]}/*x*/`,
+	} {
+		compareWithModel(t, []byte(message))
 	}
 }
 
@@ -389,7 +473,7 @@ func readTree(d *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// modelRead says what the contract makes of a message. It is not ok to read it if ok is false.
+// modelRead returns what a message means by the contract. It must be refused if ok is false.
 func modelRead(message []byte, lenient bool) (items []modelItem, ok bool) {
 	if !json.Valid(message) || !utf8.Valid(message) || hasLoneSurrogate(message) {
 		return nil, false
@@ -475,7 +559,8 @@ func (i *modelItem) readBehavior(value any) bool {
 		return ok
 	}
 	flags := map[string]bucket.Behavior{
-		"BATCHING": 0, "NO_BATCHING": 1, "GLOBAL": 2, "DURATION_IS_GREGORIAN": 4, "RESET_REMAINING": 8, "DRAIN_OVER_LIMIT": 32,
+		"BATCHING": 0, "NO_BATCHING": 1, "GLOBAL": 2, "DURATION_IS_GREGORIAN": 4, "RESET_REMAINING": 8,
+		"DRAIN_OVER_LIMIT": 32,
 	}
 	for _, value := range list {
 		name, ok := value.(string)
@@ -557,8 +642,11 @@ func compareWithModel(t *testing.T, message []byte) {
 	} {
 		want, ok := modelRead(message, read.lenient)
 		got, err := read.read(nil, bytes.Clone(message))
+		if err != nil && err.Error() == "not readable" {
+			t.Errorf("%s of %q finds nothing wrong", read.name, message)
+		}
 		if (err == nil) != ok {
-			t.Errorf("%s of %q says %v; want it read: %v", read.name, message, err, ok)
+			t.Errorf("%s of %q returned %v; want it read: %v", read.name, message, err, ok)
 			continue
 		}
 		if !ok {
@@ -594,17 +682,28 @@ func compareWithModel(t *testing.T, message []byte) {
 
 func FuzzReadRequests(f *testing.F) {
 	for _, seed := range []string{
-		everyday, "", "{}", `{"rate_limits":[]}`, item(`"hits":1`), item(`"h\u0069ts":-0`), item(`"behavior":["GLOBAL",""],"algorithm":7`),
+		everyday, "", "{}", `{"rate_limits":[]}`, item(`"hits":1`), item(`"h\u0069ts":-0`),
+		item(`"behavior":["GLOBAL",""],"algorithm":7`),
 		item(`"x":{"a":[1,null,"\ud800"],"a":2}`), item(`"behavior":47,"burst":1e2`), `{"rate_limits":[{},{}],"y":null}`,
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(compareWithModel)
+	for _, message := range plainMessages {
+		f.Add([]byte(message))
+	}
+	f.Add([]byte(`{"rate_limits":[{"name":"\u00e9\"","hits":-9223372036854775808,"limit":9223372036854775807}]}`))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		compareWithModel(t, message)
+		if requests, err := wire.ReadPeerRequests(nil, message); err == nil {
+			checkSame(t, requests)
+		}
+	})
 }
 
 // TestReadPeerRequests checks what is different in messages of other nodes, which may be newer.
 func TestReadPeerRequests(t *testing.T) {
-	newer := `{"version":[2,{"x":null}],"rate_limits":[{"name":"n","weight":{"hits":[1]},"hits":2}],"x":{"rate_limits":[]}}`
+	newer := `{"version":[2,{"x":null}],"rate_limits":[{"name":"n","weight":{"hits":[1]},"hits":2}],` +
+		`"x":{"rate_limits":[]}}`
 	got, err := wire.ReadPeerRequests(nil, []byte(newer))
 	if err != nil || len(got) != 1 || got[0].Name != "n" || got[0].Hits != 2 {
 		t.Errorf("%s: %+v, %v", newer, got, err)
@@ -614,7 +713,8 @@ func TestReadPeerRequests(t *testing.T) {
 			t.Errorf("%s: %+v, %v", message, got, err)
 		}
 	}
-	for _, message := range []string{``, `[]`, `null`, `{"x":}`, `{"x":1,"x":1}`, `{"rate_limits":null}`, `{"rate_limits":[{"hits":null}]}`,
+	for _, message := range []string{``, `[]`, `null`, `{"x":}`, `{"x":1,"x":1}`, `{"rate_limits":null}`,
+		`{"rate_limits":[{"hits":null}]}`,
 		newer + "x", newer[:len(newer)-1], item(`"x":"\ud800"`), item(`"x":` + strings.Repeat("[", 20_000))} {
 		if got, err := wire.ReadPeerRequests(nil, []byte(message)); err == nil {
 			t.Errorf("%.100s was read as %+v", message, got)
@@ -624,7 +724,8 @@ func TestReadPeerRequests(t *testing.T) {
 
 // anyText draws text of all kinds.
 func anyText(random *rand.Rand) string {
-	parts := []string{"a", "key", `"`, `\`, "/", "\n", "\x01", "\x7f", "é", "€", "😀", "\u2028", "<&>", " ", "|=", "\ufffd"}
+	parts := []string{"a", "key", `"`, `\`, "/", "\n", "\x01", "\x7f", "é", "€", "😀", "\u2028", "<&>", " ", "|=",
+		"\ufffd"}
 	var b strings.Builder
 	for range 1 + random.IntN(6) {
 		b.WriteString(parts[random.IntN(len(parts))])
@@ -640,7 +741,8 @@ func TestRequestsRoundTrip(t *testing.T) {
 		for i := range requests {
 			number := func() int64 { return numbers[random.IntN(len(numbers))] }
 			requests[i] = bucket.Request{
-				Name: anyText(random), UniqueKey: anyText(random), Hits: number(), Limit: number(), Duration: number(), Burst: number(),
+				Name: anyText(random), UniqueKey: anyText(random), Hits: number(), Limit: number(), Duration: number(),
+				Burst:     number(),
 				Algorithm: bucket.Algorithm(random.IntN(3)), Behavior: bucket.Behavior(random.IntN(48)) &^ 16,
 			}
 			if random.IntN(2) == 0 {
@@ -649,7 +751,9 @@ func TestRequestsRoundTrip(t *testing.T) {
 		}
 		message := wire.AppendRequests([]byte(nil), requests)
 		compareWithModel(t, message)
-		for _, read := range []func([]bucket.Request, []byte) ([]bucket.Request, error){wire.ReadRequests, wire.ReadPeerRequests} {
+		for _, read := range []func([]bucket.Request, []byte) ([]bucket.Request, error){
+			wire.ReadRequests, wire.ReadPeerRequests,
+		} {
 			got, err := read(nil, message)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(requests) {
 				t.Fatalf("%s\n got %+v, %v\nwant %+v", message, got, err, requests)
@@ -671,7 +775,8 @@ type resultJSON struct {
 
 func TestAppendResults(t *testing.T) {
 	results := []bucket.Result{
-		{Status: bucket.StatusOK, Limit: 100, Remaining: 99, ResetTime: 1551309219226, Metadata: bucket.Metadata{Owner: "10.0.0.3:8080"}},
+		{Status: bucket.StatusOK, Limit: 100, Remaining: 99, ResetTime: 1551309219226,
+			Metadata: bucket.Metadata{Owner: "10.0.0.3:8080"}},
 		{Status: bucket.StatusOverLimit, Limit: 5, ResetTime: 1, RetryAfter: 1500},
 		{Status: bucket.StatusOverLimit, ResetTime: math.MaxInt64, Metadata: bucket.Metadata{
 			Owner: "a", Degraded: "b", Reason: bucket.ReasonLimitZero}},
@@ -726,9 +831,11 @@ func TestResultsRoundTrip(t *testing.T) {
 		ok := c.Status == r.Status.String() && c.Metadata["owner"] == r.Metadata.Owner &&
 			c.Metadata["degraded"] == r.Metadata.Degraded && c.Metadata["reason"] == r.Metadata.Reason
 		if r.Status == bucket.StatusError {
-			ok = ok && c.Error != nil && *c.Error == r.Error && c.Limit == nil && c.Remaining == nil && c.ResetTime == nil && c.RetryAfter == nil
+			ok = ok && c.Error != nil && *c.Error == r.Error && c.Limit == nil && c.Remaining == nil && c.ResetTime == nil &&
+				c.RetryAfter == nil
 		} else {
-			ok = ok && c.Error == nil && equal(c.Limit, r.Limit) && equal(c.Remaining, r.Remaining) && equal(c.ResetTime, r.ResetTime) &&
+			ok = ok && c.Error == nil && equal(c.Limit, r.Limit) && equal(c.Remaining, r.Remaining) &&
+				equal(c.ResetTime, r.ResetTime) &&
 				(c.RetryAfter == nil && r.RetryAfter == 0 || equal(c.RetryAfter, r.RetryAfter))
 		}
 		if !ok {
@@ -768,10 +875,12 @@ func TestAppendResultsWithOddText(t *testing.T) {
 
 func TestReadPeerResults(t *testing.T) {
 	got, err := wire.ReadPeerResults([]bucket.Result{{Limit: 7}}, []byte(`{"x":[],"rate_limits":[
-		{"metadata":{"reason":"r","owner":"o","x":{}},"retry_after":3,"reset_time":2,"remaining":1,"limit":9,"status":"OVER_LIMIT","x":1},
+		{"metadata":{"reason":"r","owner":"o","x":{}},"retry_after":3,"reset_time":2,"remaining":1,
+			"limit":9,"status":"OVER_LIMIT","x":1},
 		{"status":"ERROR","error":"e"},{}]}`))
 	want := []bucket.Result{{Limit: 7},
-		{Status: bucket.StatusOverLimit, Limit: 9, Remaining: 1, ResetTime: 2, RetryAfter: 3, Metadata: bucket.Metadata{Owner: "o", Reason: "r"}},
+		{Status: bucket.StatusOverLimit, Limit: 9, Remaining: 1, ResetTime: 2, RetryAfter: 3,
+			Metadata: bucket.Metadata{Owner: "o", Reason: "r"}},
 		{Error: "e"}, {}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -809,7 +918,8 @@ func TestReadPeerResults(t *testing.T) {
 
 // FuzzReadPeerResults makes sure that no answer of a peer breaks a node, and that what is read can be passed on.
 func FuzzReadPeerResults(f *testing.F) {
-	f.Add([]byte(`{"rate_limits":[{"status":"OK","limit":1,"remaining":1,"reset_time":1,"metadata":{"owner":"o"}},{"error":"e"}]}`))
+	f.Add([]byte(`{"rate_limits":[{"status":"OK","limit":1,"remaining":1,"reset_time":1,"metadata":{"owner":"o"}},` +
+		`{"error":"e"}]}`))
 	f.Add([]byte(`{"rate_limits":[{"status":"OVER_LIMIT","retry_after":-1,"x":[{}]}],"y":1}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		first, err := wire.ReadPeerResults(nil, message)
