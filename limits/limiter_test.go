@@ -441,7 +441,7 @@ func flood(l *limits.Limiter, prefix string, keys int, hits int64) {
 	}
 }
 
-func TestAFloodFreesNobody(t *testing.T) {
+func TestAFloodFreesNoLimit(t *testing.T) {
 	for _, size := range []int{1000, 4000} {
 		eachAlgorithm(t, func(t *testing.T, a limits.Algorithm) {
 			l := limits.New(size, newClock().now)
@@ -460,8 +460,8 @@ func TestAFloodFreesNobody(t *testing.T) {
 	}
 }
 
-// Once drained limits fill half of the cache they are nothing special any more. Otherwise a caller that drains many limits of its
-// own would have the cache to itself.
+// Once drained limits fill half of the cache they are nothing special any more. Otherwise a caller that drains many
+// limits of its own would have the cache to itself.
 func TestAFloodOfDrainedLimitsLeavesRoom(t *testing.T) {
 	l := limits.New(1000, newClock().now)
 	flood(l, "drained", 3000, 10)

@@ -281,7 +281,7 @@ func TestWholeAtResetTime(t *testing.T) {
 	})
 }
 
-// TestWhatChangesNothing leads two lives that differ only in looks and refusals. Nobody may be able to tell.
+// TestWhatChangesNothing leads two lives that differ only in looks and refusals. No caller may be able to tell.
 func TestWhatChangesNothing(t *testing.T) {
 	for _, test := range []struct {
 		what   string

@@ -123,7 +123,7 @@ func (x *exchange) enlarge(expect int, budget *memoryBudget) bool {
 	return true
 }
 
-// freeBody gives back the memory of a large body.
+// freeBody frees the memory of a large body.
 func freeBody(large []byte) {
 	if large != nil {
 		usedBodies.Put(&large)

@@ -30,7 +30,7 @@ func (x *exchange) makeResults() []limits.Result {
 	return x.results
 }
 
-// release gives x back. The requests hold strings of the caller's, which are not to be kept alive.
+// release makes x free for others. The requests hold strings of the caller's, which are not to be kept alive.
 func (x *exchange) release() {
 	if x.large != nil {
 		freeBody(x.large)

@@ -20,7 +20,7 @@ import (
 	member "weir/server/node"
 )
 
-// impatient gives a request little time to arrive: enough for a client that sends it in one go, also on a machine that
+// impatient allows a request little time to arrive: enough for a client that sends it in one go, also on a machine that
 // is busy with other tests.
 func impatient(_ *member.Options, o *server.Options) { o.ReadTimeout = 2 * time.Second }
 

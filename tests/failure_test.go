@@ -84,14 +84,14 @@ var degradedWords = []string{
 	"owner_out", "owner_silent", "not_ready",
 }
 
-// by gives a policy to all nodes.
+// by sets the policy of all nodes.
 func by(policy member.Policy) setting {
 	return func(_ int, m *member.Options, _ *server.Options) { m.Policy = policy }
 }
 
 var policies = []member.Policy{member.PolicyLocal, member.PolicyOpen, member.PolicyClosed}
 
-// byPolicy is the exact answer of n to a hit that nobody could count: by a policy, in a bubble, and for a fresh limit.
+// byPolicy is the exact answer of n to a hit that no node could count: by a policy, in a bubble, and for a fresh limit.
 func byPolicy(policy member.Policy, n *node, degraded string) string {
 	at := func(d time.Duration) *int64 {
 		ms := time.Now().Add(d).UnixMilli()

@@ -40,9 +40,9 @@ func (c *cluster) heal(t *testing.T) {
 	c.sync(t)
 }
 
-// TestGlobalOwnerSilent has the owner of a GLOBAL limit fall silent for ten seconds. The first miss costs 50 ms, everything
-// else nothing; and in the end the owner knows of all hits once, but for the one of the miss: that it must not be told of,
-// since it may have counted it.
+// TestGlobalOwnerSilent has the owner of a GLOBAL limit fall silent for ten seconds. The first miss costs 50 ms,
+// everything else nothing; and in the end the owner knows of all hits once, but for the one of the miss: that it must
+// not be told of, since it may have counted it.
 func TestGlobalOwnerSilent(t *testing.T) {
 	for _, state := range []struct {
 		name   string
@@ -146,8 +146,8 @@ func TestGlobalBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// TestGlobalSlowOwner has an owner that takes longer than a GLOBAL check waits, but does answer: whoever misses it hears of
-// that soon, so that few wait, none for longer, and nothing is counted twice.
+// TestGlobalSlowOwner has an owner that takes longer than a GLOBAL check waits, but does answer: the caller that misses
+// it hears of that soon, so that few wait, none for longer, and nothing is counted twice.
 func TestGlobalSlowOwner(t *testing.T) {
 	inAir(t, "", 2, func(t *testing.T, c *cluster) {
 		stop := c.run(t)
@@ -182,8 +182,8 @@ func TestGlobalSlowOwner(t *testing.T) {
 	}, delayed(func() time.Duration { return 200 * time.Millisecond }))
 }
 
-// TestDebtsOfAnOutage has the owner of a plain limit be bad in some way for a while. What others counted in its place it
-// hears of when it is back, except hits that it may have counted itself.
+// TestDebtsOfAnOutage has the owner of a plain limit be bad in some way for a while. What others counted in its place
+// it hears of when it is back, except hits that it may have counted itself.
 func TestDebtsOfAnOutage(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -260,8 +260,8 @@ func TestStandInReports(t *testing.T) {
 	}
 }
 
-// TestStandInBecomesOwner has the owner leave the list after a node has stood in for it, which owns its limits from then on.
-// What it has counted already it must not count again, whether it has tried to report that or not.
+// TestStandInBecomesOwner has the owner leave the list after a node has stood in for it, which owns its limits from
+// then on. What it has counted already it must not count again, whether it has tried to report that or not.
 func TestStandInBecomesOwner(t *testing.T) {
 	for i := range 2 * len(algorithms) {
 		algorithm, tried := algorithms[i/2], i%2 == 0
@@ -277,7 +277,7 @@ func TestStandInBecomesOwner(t *testing.T) {
 			}
 			for _, n := range c.nodes {
 				if tried {
-					n.global.Sync(t.Context()) // nobody can
+					n.global.Sync(t.Context()) // no node can
 				}
 			}
 			// The node that is asked has counted some by itself, of which the new owner hears.
@@ -305,7 +305,8 @@ func TestStandInBecomesOwner(t *testing.T) {
 	}
 }
 
-// TestOwnerRestarts has the owner come back as another process, which has forgotten everything: it gets what is owed, once.
+// TestOwnerRestarts has the owner come back as another process, which has forgotten everything: it gets what is owed,
+// once.
 func TestOwnerRestarts(t *testing.T) {
 	for _, state := range []wireState{cut, slow, silent} {
 		inAir(t, fmt.Sprint(state), 3, func(t *testing.T, c *cluster) {
@@ -350,7 +351,8 @@ func TestOwnerRestarts(t *testing.T) {
 	}
 }
 
-// TestReportWithoutAnswer repeats a report that the owner has counted, and one of which it hears late, after newer ones.
+// TestReportWithoutAnswer repeats a report that the owner has counted, and one of which it hears late, after newer
+// ones.
 func TestReportWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 2)
@@ -631,8 +633,8 @@ func TestReportsAreGuarded(t *testing.T) {
 	})
 }
 
-// TestLargeReports owes hits of limits whose names take six bytes a character on their way. They must not make a message that
-// is too large, which could never be delivered.
+// TestLargeReports owes hits of limits whose names take six bytes a character on their way. They must not make a
+// message that is too large, which could never be delivered.
 func TestLargeReports(t *testing.T) {
 	for _, behavior := range []string{"BATCHING", "GLOBAL"} {
 		inAir(t, behavior, 2, func(t *testing.T, c *cluster) {
@@ -675,8 +677,8 @@ func TestLargeReports(t *testing.T) {
 	}
 }
 
-// TestNothingForNodesReachesClients asks a stand-in that believes itself to be the owner, since it has another list: what it
-// says for those that keep copies is not for clients.
+// TestNothingForNodesReachesClients asks a stand-in that believes itself to be the owner, since it has another list:
+// what it says for those that keep copies is not for clients.
 func TestNothingForNodesReachesClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 3)
@@ -693,8 +695,8 @@ func TestNothingForNodesReachesClients(t *testing.T) {
 	})
 }
 
-// TestGlobalWithoutCopies has nodes that know nothing of a limit be asked for it while its owner is silent: the failure policy
-// answers, and nobody waits for longer than for any call.
+// TestGlobalWithoutCopies has nodes that know nothing of a limit be asked for it while its owner is silent: the failure
+// policy answers, and no caller waits for longer than for any call.
 func TestGlobalWithoutCopies(t *testing.T) {
 	for _, policy := range policies {
 		inAir(t, string(policy), 2, func(t *testing.T, c *cluster) {
@@ -720,8 +722,8 @@ func TestGlobalWithoutCopies(t *testing.T) {
 	}
 }
 
-// TestClockOfTheOwnerSteps sets the owner's clock back and forth while hits are owed to it. None is lost while their window
-// lasts.
+// TestClockOfTheOwnerSteps sets the owner's clock back and forth while hits are owed to it. None is lost while their
+// window lasts.
 func TestClockOfTheOwnerSteps(t *testing.T) {
 	for _, algorithm := range []string{"TOKEN_BUCKET", "SLIDING_WINDOW"} {
 		for _, by := range []time.Duration{-time.Hour, -time.Second, time.Second} {
@@ -808,7 +810,7 @@ func TestReportsGoOn(t *testing.T) {
 	}
 }
 
-// ownedBy gives some keys that a node owns in the list of another one.
+// ownedBy returns some keys that a node owns in the list of another one.
 func (c *cluster) ownedBy(owner, asked *node) (keys []string) {
 	for i := range 100 {
 		r := limits.Request{Name: "test", UniqueKey: fmt.Sprint("key-", i)}
@@ -819,7 +821,8 @@ func (c *cluster) ownedBy(owner, asked *node) (keys []string) {
 	return keys
 }
 
-// TestDebtsAreBounded owes hits of more limits than there is room for. What is kept reaches the owner, what isn't is counted.
+// TestDebtsAreBounded owes hits of more limits than there is room for. What is kept reaches the owner, what isn't is
+// counted.
 func TestDebtsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const room, owed = 4000, 6000
@@ -850,8 +853,8 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
-// TestForgottenCopies has an owner that knows of no more copies than there is room for. It counts what is owed from those that it
-// has forgotten, too.
+// TestForgottenCopies has an owner that knows of no more copies than there is room for. It counts what is owed from
+// those that it has forgotten, too.
 func TestForgottenCopies(t *testing.T) {
 	for _, algorithm := range algorithms {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// withoutDoubt tries something on fresh keys until no answer was made in doubt: a machine that is busy for 50 ms makes nodes
-// answer alone, which is not what is looked at.
+// withoutDoubt tries something on fresh keys until no answer was made in doubt: a machine that is busy for 50 ms makes
+// nodes answer alone, which is not what is looked at.
 func withoutDoubt(t *testing.T, try func(key string) (passed int64, doubtful bool), least, most int64) {
 	t.Helper()
 	for attempt := range 10 {
@@ -28,8 +28,8 @@ func withoutDoubt(t *testing.T, try func(key string) (passed int64, doubtful boo
 	t.Log("the machine is too busy")
 }
 
-// TestProcessesShareAGlobalLimit has three nodes hammered with one limit, as fast as it goes. They let through what it allows,
-// and at most one percent more.
+// TestProcessesShareAGlobalLimit has three nodes hammered with one limit, as fast as it goes. They let through what it
+// allows, and at most one percent more.
 func TestProcessesShareAGlobalLimit(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, 3)
@@ -82,8 +82,8 @@ func TestProcessesShareASmallLimit(t *testing.T) {
 	}
 }
 
-// TestProcessFrozenWithDebts stops the owner of a GLOBAL limit for a while. The others answer on, and it hears of all hits when
-// it goes on.
+// TestProcessFrozenWithDebts stops the owner of a GLOBAL limit for a while. The others answer on, and it hears of all
+// hits when it goes on.
 func TestProcessFrozenWithDebts(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, 3)

@@ -36,7 +36,7 @@ func (n *node) one(t *testing.T, key string, members ...any) result {
 	return n.check(t, item(key, members...))[0]
 }
 
-// TestGlobalOneOfMany: a small limit is exact, whichever node is asked, and once it is exhausted nobody asks any more.
+// TestGlobalOneOfMany: a small limit is exact, whichever node is asked, and once it is exhausted no node asks any more.
 func TestGlobalOneOfMany(t *testing.T) {
 	for _, algorithm := range []string{"TOKEN_BUCKET", "LEAKY_BUCKET", "SLIDING_WINDOW"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -114,12 +114,12 @@ var skews = []time.Duration{0, 7 * time.Second, -3 * time.Minute, 11 * time.Minu
 
 func skewedNow(i int) time.Time { return time.Now().Add(skews[i]) }
 
-// skewed gives each node of a bubble a clock of its own.
+// skewed sets for each node of a bubble a clock of its own.
 func skewed(i int, m *member.Options, _ *server.Options) {
 	m.Now = func() time.Time { return skewedNow(i) }
 }
 
-// indexOf gives the place of a node among all.
+// indexOf returns the place of a node among all.
 func (c *cluster) indexOf(n *node) int { return slices.Index(c.nodes, n) }
 
 // terms are members of items.
@@ -231,8 +231,8 @@ var globalScripts = []struct {
 	}},
 }
 
-// TestGlobalScripts plays each script on clusters of 2, 3 and 5 nodes whose clocks differ, one step here and the next there. With
-// two rounds between, the nodes must answer like one limiter with the owner's clock, to the millisecond.
+// TestGlobalScripts plays each script on clusters of 2, 3 and 5 nodes whose clocks differ, one step here and the next
+// there. With two rounds between, the nodes must answer like one limiter with the owner's clock, to the millisecond.
 func TestGlobalScripts(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		for _, script := range globalScripts {
@@ -309,8 +309,8 @@ func (p *play) agree(t *testing.T, members ...any) {
 	}
 }
 
-// TestGlobalIsOneLimit sends at random what can be sent, over nodes whose clocks differ. With two rounds between, the cluster
-// must answer like one limiter, whether from copies or not.
+// TestGlobalIsOneLimit sends at random what can be sent, over nodes whose clocks differ. With two rounds between, the
+// cluster must answer like one limiter, whether from copies or not.
 func TestGlobalIsOneLimit(t *testing.T) {
 	copies := 0
 	for seed := range uint64(25) {
@@ -408,15 +408,15 @@ func upTo(d time.Duration) func() time.Duration {
 	return func() time.Duration { return rand.N(d) + time.Microsecond }
 }
 
-// lookAt gives the usage of a limit that its owner knows of.
+// lookAt returns the usage of a limit that its owner knows of.
 func lookAt(t *testing.T, owner *node, key string, members ...any) int64 {
 	t.Helper()
 	r := owner.one(t, key, of(members, "limit", 1<<40, "hits", 0, "behavior", "BATCHING")...)
 	return 1<<40 - *r.Remaining
 }
 
-// TestGlobalExhausted: an exhausted limit is refused by all nodes without asking anybody, until the very moment at which they
-// said that there would be something again.
+// TestGlobalExhausted: an exhausted limit is refused by all nodes without asking any other, until the very moment at
+// which they said that there would be something again.
 func TestGlobalExhausted(t *testing.T) {
 	for _, algorithm := range algorithms {
 		inAir(t, algorithm, 3, func(t *testing.T, c *cluster) {
@@ -493,8 +493,8 @@ func TestGlobalLooks(t *testing.T) {
 	}
 }
 
-// TestGlobalOvershoot has all nodes hammered with one limit, while their calls take time. They let through all of it, and
-// beyond it no more than each may take without asking.
+// TestGlobalOvershoot has all nodes hammered with one limit, while their calls take time. They let through all of it,
+// and beyond it no more than each may take without asking.
 func TestGlobalOvershoot(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for _, n := range []int{2, 5} {
@@ -533,8 +533,8 @@ func TestGlobalOvershoot(t *testing.T) {
 	}
 }
 
-// TestGlobalLosesNothing sends hits of all sizes to all nodes, GLOBAL and not: in the end the owner has counted exactly what
-// was let through, although calls take longer than a GLOBAL check waits for them.
+// TestGlobalLosesNothing sends hits of all sizes to all nodes, GLOBAL and not: in the end the owner has counted exactly
+// what was let through, although calls take longer than a GLOBAL check waits for them.
 func TestGlobalLosesNothing(t *testing.T) {
 	for _, takes := range []time.Duration{time.Millisecond, 40 * time.Millisecond, 300 * time.Millisecond} {
 		for _, algorithm := range algorithms {
@@ -558,7 +558,7 @@ func TestGlobalLosesNothing(t *testing.T) {
 					})
 				}
 				callers.Wait()
-				pause(2 * time.Second) // for calls that nobody waited for
+				pause(2 * time.Second) // for calls that were not waited for
 				stop()
 				c.sync(t)
 				for k, key := range keys {
@@ -731,8 +731,9 @@ func TestGlobalMetrics(t *testing.T) {
 	})
 }
 
-// TestGlobalItemsInOrder sends requests with several items for each of some limits, in all behaviors, mixed. Limits are too
-// small to be taken from copies, so every answer must be the one that a single limiter gives to the items in their order.
+// TestGlobalItemsInOrder sends requests with several items for each of some limits, in all behaviors, mixed. Limits are
+// too small to be taken from copies, so every answer must be the one that a single limiter gives to the items in their
+// order.
 func TestGlobalItemsInOrder(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -795,7 +796,7 @@ func TestGlobalTraffic(t *testing.T) {
 			calls := c.wires.countCalls()
 			pause(time.Minute)
 			if more := c.wires.countCalls() - calls; more > 0 {
-				t.Errorf("%d calls while nobody asked", more)
+				t.Errorf("%d calls while no client asked", more)
 			}
 		})
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestRollingRestart spends 4 of 10 of many limits, replaces all nodes one by one, and spends the rest: 6 of each are left,
-// whoever is asked, and nobody was refused meanwhile.
+// TestRollingRestart spends 4 of 10 of many limits, replaces all nodes one by one, and spends the rest: 6 of each are
+// left, whichever node is asked, and no caller was refused meanwhile.
 func TestRollingRestart(t *testing.T) {
 	all := startAll(t, 3)
 	const keys = 60
@@ -82,7 +82,7 @@ func (b balancer) check(t *testing.T, turn int64, items ...json.RawMessage) []re
 	}
 }
 
-// try gives nil if the place is out.
+// try returns nil if the place is out.
 func (p *place) try(t *testing.T, items []json.RawMessage) []result {
 	t.Helper()
 	p.mu.RLock()
@@ -108,8 +108,8 @@ func (p *place) takeOut() {
 	p.out = true
 }
 
-// replace stops the process properly, as those do who roll out a new version, and starts the next one: first it says that it isn't
-// ready, but serves on until nothing is sent there any more.
+// replace stops the process properly, as those do who roll out a new version, and starts the next one: first it says
+// that it isn't ready, but serves on until nothing is sent there any more.
 func (p *place) replace(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGTERM)
@@ -127,8 +127,8 @@ func (p *place) replace(t *testing.T) {
 	p.process, p.out = next, false
 }
 
-// TestRollingRestartUnderLoad replaces all nodes one by one while all are asked. No check fails, none is answered in doubt, and of
-// each limit is given out what it is, no hit twice.
+// TestRollingRestartUnderLoad replaces all nodes one by one while all are asked. No check fails, none is answered in
+// doubt, and of each limit is given out what it is, no hit twice.
 func TestRollingRestartUnderLoad(t *testing.T) {
 	var b balancer
 	for _, p := range startAll(t, 3, "WEIR_DRAIN_DELAY=1h", "WEIR_PEER_TIMEOUT=10s", "WEIR_LOG_LEVEL=info") {
@@ -186,7 +186,7 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 	}
 }
 
-// TestLeavingIsToldAtOnce: the others hear that a node leaves though nobody asks anybody for anything.
+// TestLeavingIsToldAtOnce: the others hear that a node leaves though no node asks another for anything.
 func TestLeavingIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, 2, "WEIR_DRAIN_DELAY=1h", "WEIR_GLOBAL_INTERVAL=1h")

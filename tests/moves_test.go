@@ -47,8 +47,8 @@ func someKeys(n int) (keys []string) {
 	return keys
 }
 
-// TestOneMoreNode has a node join three others, and leave again. Half of 200 limits is used; no limit shows more than its half
-// left at any time, whether its state has been sent already or is asked for.
+// TestOneMoreNode has a node join three others, and leave again. Half of 200 limits is used; no limit shows more than
+// its half left at any time, whether its state has been sent already or is asked for.
 func TestOneMoreNode(t *testing.T) {
 	for _, sent := range []bool{false, true} {
 		t.Run(fmt.Sprint("sent ", sent), func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestLateHit(t *testing.T) {
 	wantAll(t, keys, 4, c.nodes...)
 }
 
-// TestLeaveUnderLoad has a node leave while all limits are used from the other two. In the end each has admitted its limit
-// exactly, since the node hands over all it knows and nobody is cut off.
+// TestLeaveUnderLoad has a node leave while all limits are used from the other two. In the end each has admitted its
+// limit exactly, since the node hands over all it knows and no caller is cut off.
 func TestLeaveUnderLoad(t *testing.T) {
 	c := startCluster(t, 3)
 	keys := someKeys(20)
@@ -255,7 +255,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// know gives a node a list of some nodes. If it isn't among them it is an outsider.
+// know tells a node a list of some nodes. If it isn't among them it is an outsider.
 func (n *node) know(some ...*node) {
 	self := ""
 	var list []discovery.Member
@@ -268,7 +268,7 @@ func (n *node) know(some ...*node) {
 	n.peers.Update(self, list)
 }
 
-// ownerOf gives the owner of a key by the list of n.
+// ownerOf returns the owner of a key by the list of n.
 func (n *node) ownerOf(key string) string {
 	r := limits.Request{Name: "test", UniqueKey: key}
 	if owner := n.peers.View().Owner(r.AppendID(nil)); owner != nil {
@@ -277,8 +277,9 @@ func (n *node) ownerOf(key string) string {
 	return n.name
 }
 
-// TestListsDiffer has four nodes with three different lists, all of which are asked. Of no limit passes more than once what it is
-// for each node that one of the lists has own it. Once the lists are the same, one node knows of all that has passed.
+// TestListsDiffer has four nodes with three different lists, all of which are asked. Of no limit passes more than once
+// what it is for each node that one of the lists has own it. Once the lists are the same, one node knows of all that
+// has passed.
 func TestListsDiffer(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		t.Run(fmt.Sprint("moving ", moving), func(t *testing.T) {
@@ -331,7 +332,7 @@ func TestListsDiffer(t *testing.T) {
 	}
 }
 
-// wantUsed wants the owners to know of all hits that have passed, by key, and nobody else to hold anything.
+// wantUsed wants the owners to know of all hits that have passed, by key, and no other node to hold anything.
 func (c *cluster) wantUsed(t *testing.T, passed map[string]int64) {
 	t.Helper()
 	const limit = 1_000_000
@@ -357,8 +358,8 @@ func (c *cluster) sum(t *testing.T, metric string) (sum int) {
 	return sum
 }
 
-// TestFlappingMovesLittle has one node lose another one from its list, and find it again, many times, while all are asked. What it
-// counts meanwhile moves once for each change. When that is over nothing moves any more.
+// TestFlappingMovesLittle has one node lose another one from its list, and find it again, many times, while all are
+// asked. What it counts meanwhile moves once for each change. When that is over nothing moves any more.
 func TestFlappingMovesLittle(t *testing.T) {
 	c := startCluster(t, 3)
 	sees, other, flaps := c.nodes[0], c.nodes[1], c.nodes[2]
@@ -410,8 +411,8 @@ func (c *cluster) leave(t *testing.T, n *node, hear ...*node) {
 	}
 }
 
-// TestNewOwnerHasNotHeard has a node leave, which its successor hears only when it is asked, by a client, or as its successor by a
-// node that has heard: it makes sure, and takes over before it counts.
+// TestNewOwnerHasNotHeard has a node leave, which its successor hears only when it is asked, by a client, or as its
+// successor by a node that has heard: it makes sure, and takes over before it counts.
 func TestNewOwnerHasNotHeard(t *testing.T) {
 	for _, byClient := range []bool{false, true} {
 		t.Run(fmt.Sprint("by a client ", byClient), func(t *testing.T) {
@@ -437,7 +438,7 @@ func TestNewOwnerHasNotHeard(t *testing.T) {
 	}
 }
 
-// wantAtMost wants no more than that to remain, and nobody in doubt.
+// wantAtMost wants no more than that to remain, and no answer in doubt.
 func wantAtMost(t *testing.T, most int64, results []result) {
 	t.Helper()
 	for _, r := range results {
@@ -447,9 +448,9 @@ func wantAtMost(t *testing.T, most int64, results []result) {
 	}
 }
 
-// TestLeavesWhileItAsks has a node join and leave again while it still asks for the states of what it is asked for, itself or by
-// another node. Whoever counts then goes on from them. What is on its way to a node that leaves, and is given back by it, may count
-// twice; no limit has more left than before.
+// TestLeavesWhileItAsks has a node join and leave again while it still asks for the states of what it is asked for,
+// itself or by another node. The node that counts then goes on from them. What is on its way to a node that leaves, and
+// is given back by it, may count twice; no limit has more left than before.
 func TestLeavesWhileItAsks(t *testing.T) {
 	for _, itself := range []bool{false, true} {
 		t.Run(fmt.Sprint("itself ", itself), func(t *testing.T) {
@@ -494,8 +495,8 @@ func TestLeavesWhileItAsks(t *testing.T) {
 	}
 }
 
-// TestBackUnheard has a node come back, which one of the others has not heard of; and the list changes once more before that asks
-// who counted meanwhile.
+// TestBackUnheard has a node come back, which one of the others has not heard of; and the list changes once more before
+// that asks who counted meanwhile.
 func TestBackUnheard(t *testing.T) {
 	c := startCluster(t, 4)
 	meanwhile, late, back, last := c.nodes[0], c.nodes[1], c.nodes[2], c.nodes[3]
@@ -522,7 +523,7 @@ func TestBackUnheard(t *testing.T) {
 	wantAll(t, keys, 4, meanwhile, late, back)
 }
 
-// TestAsksOnce: what a new owner has taken over, or begun anew, it asks nobody for again.
+// TestAsksOnce: what a new owner has taken over, or begun anew, it asks no node for again.
 func TestAsksOnce(t *testing.T) {
 	c := startCluster(t, 2)
 	comes := c.add(t)
@@ -536,8 +537,8 @@ func TestAsksOnce(t *testing.T) {
 	}
 }
 
-// TestStandsInAsOwner has a new owner be asked to stand in for somebody, by a node that hasn't heard that it is one: it takes over what
-// was counted before, all the same.
+// TestStandsInAsOwner has a new owner be asked to stand in for another, by a node that hasn't heard that it is one: it
+// takes over what was counted before, all the same.
 func TestStandsInAsOwner(t *testing.T) {
 	c := startCluster(t, 2)
 	keys := someKeys(20)
@@ -551,8 +552,8 @@ func TestStandsInAsOwner(t *testing.T) {
 	}
 }
 
-// TestTakesBackWhatItHandsOver has a node take another one for the owner for a moment, and then itself again. What the other
-// has counted meanwhile comes back, though it has never had another list.
+// TestTakesBackWhatItHandsOver has a node take another one for the owner for a moment, and then itself again. What the
+// other has counted meanwhile comes back, though it has never had another list.
 func TestTakesBackWhatItHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startAir(t, 2)
@@ -570,7 +571,8 @@ func TestTakesBackWhatItHandsOver(t *testing.T) {
 	})
 }
 
-// looksAgain lets the time of a bubble pass in which a node looks for limits that belong elsewhere, if it has a reason to.
+// looksAgain lets the time of a bubble pass in which a node looks for limits that belong elsewhere, if it has a reason
+// to.
 func (n *node) looksAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()

@@ -140,7 +140,7 @@ func (p *process) wait(t *testing.T) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// status gives the status of an answer, 0 if there is none.
+// status returns the status of an answer, 0 if there is none.
 func (p *process) status(path string) int {
 	resp, err := p.client.Get(p.url + path)
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *process) keysOf(t *testing.T, owner *node, count int) (keys []string) {
 	return keys
 }
 
-// freeAddrs finds addresses that nobody listens on.
+// freeAddrs finds addresses that no process listens on.
 func freeAddrs(t *testing.T, n int) (addrs []string) {
 	t.Helper()
 	for range n {
@@ -241,8 +241,8 @@ func countTogether(t *testing.T, key string, all ...*process) {
 	}
 }
 
-// TestProcessesStartInAnyOrder starts three nodes one after the other. The first answers for all, and says that it does so in
-// place of others; all together count as one.
+// TestProcessesStartInAnyOrder starts three nodes one after the other. The first answers for all, and says that it does
+// so in place of others; all together count as one.
 func TestProcessesStartInAnyOrder(t *testing.T) {
 	t.Parallel()
 	addrs := freeAddrs(t, 3)
@@ -270,8 +270,8 @@ func TestProcessesStartInAnyOrder(t *testing.T) {
 	countTogether(t, "together", all...)
 }
 
-// TestProcessKilled kills the owner of a limit without a word. Whoever is asked next answers, says what is wrong, and soon
-// the others agree on who counts; until it is back.
+// TestProcessKilled kills the owner of a limit without a word. The node that is asked next answers, says what is wrong,
+// and soon the others agree on who counts; until it is back.
 func TestProcessKilled(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, 3, "WEIR_PEER_TIMEOUT=2s")
@@ -310,8 +310,8 @@ func TestProcessKilled(t *testing.T) {
 	}
 }
 
-// TestProcessFrozen stops the owner of a limit for a while. Hits sent meanwhile are counted at most once, only the first
-// callers pay for its silence, and it is noticed when it is back.
+// TestProcessFrozen stops the owner of a limit for a while. Hits sent meanwhile are counted at most once, only the
+// first callers pay for its silence, and it is noticed when it is back.
 func TestProcessFrozen(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, 2, "WEIR_PEER_TIMEOUT=300ms")
@@ -421,12 +421,12 @@ func TestProcessStops(t *testing.T) {
 		t.Errorf("%d answers, of which the owner counted %d", len(remaining), len(counted[owner.name]))
 	}
 	if unknown > 5 {
-		t.Errorf("of %d hits nobody knows whether they were counted", unknown)
+		t.Errorf("of %d hits it is unknown whether they were counted", unknown)
 	}
 }
 
-// TestWrongClusters starts weir with lists that can't work. It must say in one line which entry is wrong, or what it looked for
-// in vain, and exit.
+// TestWrongClusters starts weir with lists that can't work. It must say in one line which entry is wrong, or what it
+// looked for in vain, and exit.
 func TestWrongClusters(t *testing.T) {
 	t.Parallel()
 	addr := freeAddrs(t, 1)[0]
@@ -439,7 +439,7 @@ func TestWrongClusters(t *testing.T) {
 		{"an entry without port", []string{"WEIR_PEERS=" + addr + ",b"}, []string{"WEIR_PEERS=", `"b"`}},
 		{"an entry that is a URL", []string{"WEIR_PEERS=http://a:1," + addr}, []string{"WEIR_PEERS=", `"http://a:1"`}},
 		{"an entry with a bad port", []string{"WEIR_PEERS=a:0," + addr}, []string{"WEIR_PEERS=", `"a:0"`}},
-		{"an entry that nobody can dial", []string{"WEIR_PEERS=0.0.0.0:1," + addr}, []string{"WEIR_PEERS=", `"0.0.0.0:1"`}},
+		{"an entry that can't be dialled", []string{"WEIR_PEERS=0.0.0.0:1," + addr}, []string{"WEIR_PEERS=", `"0.0.0.0:1"`}},
 		{"not in the list", []string{"WEIR_PEERS=127.0.0.1:1,127.0.0.1:2"}, []string{"WEIR_PEERS=", "127.0.0.1:1", "127.0.0.1:2", "WEIR_ADVERTISE", port}},
 		{"twice in the list", []string{"WEIR_PEERS=" + addr + ",localhost:" + port}, []string{"WEIR_PEERS=", "WEIR_ADVERTISE"}},
 		{"another name in the list", []string{"WEIR_PEERS=" + addr, "WEIR_ADVERTISE=192.0.2.1:" + port}, []string{"WEIR_PEERS=", "WEIR_ADVERTISE", "192.0.2.1"}},
@@ -462,7 +462,7 @@ func TestWrongClusters(t *testing.T) {
 	}
 }
 
-// TestInsecurePeers insists on a cluster that anybody could take part in.
+// TestInsecurePeers insists on a cluster that any node could take part in.
 func TestInsecurePeers(t *testing.T) {
 	t.Parallel()
 	for _, variables := range [][]string{
@@ -575,7 +575,7 @@ func TestProcessesFromDNS(t *testing.T) {
 		}
 	}
 	if after := all[0].output.find("peer is down"); len(after) != len(before) {
-		t.Errorf("somebody is missed: %v", after)
+		t.Errorf("a node is missed: %v", after)
 	}
 	// DNS that has nothing to say changes nothing.
 	dns.Serve(service)

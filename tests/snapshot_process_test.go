@@ -52,7 +52,7 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("%d bytes were put aside: %v", len(damaged), err)
 	}
 	if !strings.Contains(n.output.String(), "the snapshot can't be used") {
-		t.Error("nobody says so")
+		t.Error("the log doesn't say so")
 	}
 	left, err := filepath.Glob(file + "*")
 	if err != nil || len(left) != 2 { // .damaged and .loaded
@@ -60,8 +60,8 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotInACluster stops nodes with and without others that take over. What one has taken over nobody writes; what nobody has,
-// its node writes. So all counts are there once, whatever the order.
+// TestSnapshotInACluster stops nodes with and without others that take over. What a node has taken over is not written;
+// what none has, its node writes. So all counts are there once, whatever the order.
 func TestSnapshotInACluster(t *testing.T) {
 	dir := t.TempDir()
 	file := func(p *process) string { return filepath.Join(dir, strings.ReplaceAll(p.name, ":", "-")) }
@@ -124,7 +124,7 @@ func TestSnapshotInACluster(t *testing.T) {
 	wantFile(1, false)
 
 	stop(1, syscall.SIGKILL)
-	stop(0, syscall.SIGTERM) // there is nobody to take over
+	stop(0, syscall.SIGTERM) // there is no node to take over
 	wantFile(0, true)
 	all[0] = all[0].again(t)
 	all[0].ready(t, 2)

@@ -331,7 +331,7 @@ func TestCalendarIsMonotone(t *testing.T) {
 	}
 }
 
-// A calendar remembers the newest unit. Whoever asks for others meanwhile gets theirs all the same.
+// A calendar remembers the newest unit. Callers that ask for others meanwhile get theirs all the same.
 func TestCalendarIsSharedSafely(t *testing.T) {
 	zone := location(t, "Europe/Berlin")
 	for unit := range units {

@@ -109,8 +109,8 @@ func (c *call) routeAll() *peers.View {
 	return view
 }
 
-// route is the switch between the ways of an item: it notes those that are this node's, and puts the others into the groups
-// of their peers.
+// route is the switch between the ways of an item: it notes those that are this node's, and puts the others into the
+// groups of their peers.
 func (c *call) route(i int, view *peers.View) {
 	q, self := &c.queries[i], c.nameIn(view)
 	if err := c.limiter.Prepare(&c.requests[i], q); err != nil {
@@ -150,8 +150,9 @@ func (c *call) route(i int, view *peers.View) {
 	c.results[i] = c.countAway(q, self, ownerOut)
 }
 
-// isAsked reports whether the owner is asked for an earlier item of the same limit already: then this one must not be decided
-// before it, and has to go the same way, whatever its own would be. Among many items that is not worth finding out.
+// isAsked reports whether the owner is asked for an earlier item of the same limit already: then this one must not be
+// decided before it, and has to go the same way, whatever its own would be. Among many items that is not worth finding
+// out.
 func (c *call) isAsked(owner *peers.Peer, q *bucket.Query) (way kind, asked bool) {
 	const many = 32
 	if way = askOwner; q.Behavior&bucket.Global != 0 {

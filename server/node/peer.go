@@ -58,8 +58,8 @@ func (c *call) tryCount(view *peers.View, from Caller, anyway bool) bool {
 	return true
 }
 
-// routeFor notes an item of another node that is this one's to count. An item that belongs to a third node is answered with
-// that node's name; or it is counted, if that is asked all the same, and the third node hears of it.
+// routeFor notes an item of another node that is this one's to count. An item that belongs to a third node is answered
+// with that node's name; or it is counted, if that is asked all the same, and the third node hears of it.
 func (c *call) routeFor(i int, view *peers.View) {
 	r, q, result := &c.requests[i], &c.queries[i], &c.results[i]
 	standIn := r.Behavior&bucket.StandIn != 0
@@ -82,7 +82,8 @@ func (c *call) routeFor(i int, view *peers.View) {
 	}
 }
 
-// shareWith adds to the results of GLOBAL items that were counted the states of their limits, of which the caller keeps copies.
+// shareWith adds to the results of GLOBAL items that were counted the states of their limits, of which the caller keeps
+// copies.
 func (c *call) shareWith(from Caller) {
 	for _, i := range c.own {
 		if q := &c.queries[i]; q.Behavior&bucket.Global != 0 {
@@ -151,8 +152,8 @@ func (n *Node) SetHeaders(h http.Header) {
 	}
 }
 
-// Receive counts what a peer took from limits of this node, once however often it is repeated, and returns the states of
-// which the peer keeps copies. The report is the caller's again when Receive returns.
+// Receive counts what a peer took from limits of this node, once however often it is repeated, and returns the states
+// of which the peer keeps copies. The report is the caller's again when Receive returns.
 func (n *Node) Receive(from string, report *wire.Report) *wire.StateUpdate {
 	return n.global.Receive(from, report)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// serveFloor serves what no JSON service on this stack can be cheaper than: a chi handler that reads the body and writes
-// a fixed answer of the size that weir's has. With keys it also remembers as many, and looks one of them up for each item.
-// It says when it is ready, and what it uses, in the same way as weir.
+// serveFloor serves what no JSON service on this stack can be cheaper than: a chi handler that reads the body and
+// writes a fixed answer of the size that weir's has. With keys it also remembers as many, and looks one of them up for
+// each item. It says when it is ready, and what it uses, in the same way as weir.
 func serveFloor(addr string, batch, keys int) error {
 	const one = `{"status":"OK","limit":1000000000,"remaining":999999999,"reset_time":1796000000000,"metadata":{"owner":"127.0.0.1:8080"}}`
 	answer := []byte(`{"rate_limits":[` + strings.Repeat(one+",", batch-1) + one + "]}\n")

@@ -41,8 +41,8 @@ func fill(cfg *config) error {
 	return nil
 }
 
-// countersOf reads the counters of all servers, and adds up those of one name, whatever their labels and server. It asks all
-// at once, since they count on meanwhile.
+// countersOf reads the counters of all servers, and adds up those of one name, whatever their labels and server. It
+// asks all at once, since they count on meanwhile.
 func countersOf(urls []string) map[string]float64 {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Command suite measures weir on this machine, beside a floor: the least that a service on this stack can cost. It starts what
-// it measures, drives it with the generator in tests/load, prints tables in Markdown and draws plots. From the repository's root:
+// Command suite measures weir on this machine, beside a floor: the least that a service on this stack can cost. It
+// starts what it measures, drives it with the generator in tests/load, prints tables in Markdown and draws plots. From
+// the repository's root:
 //
 //	go run ./tests/load/suite
 //
@@ -68,8 +69,8 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// measureAll makes all runs and reports on them; after an error, on those that were made. No server outlives it, whatever
-// happens.
+// measureAll makes all runs and reports on them; after an error, on those that were made. No server outlives it,
+// whatever happens.
 func measureAll(o options, runs []run) error {
 	// The kernel ends the servers together with the thread that started them (see start): this one must last.
 	runtime.LockOSThread()

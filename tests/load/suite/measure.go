@@ -62,8 +62,8 @@ func (f *figures) roundTrip() float64 {
 	return f.Metrics["weir_peer_request_duration_seconds_sum"] / f.Metrics["weir_peer_request_duration_seconds_count"]
 }
 
-// warning says when checks were decided by somebody else than their owner, which costs less than it should. A machine that is too
-// busy has some.
+// warning tells of checks that another node than their owner decided, which costs less than it should. A machine that
+// is too busy has some.
 func (f *figures) warning() string {
 	share := f.Metrics["weir_degraded_checks_total"] / f.Checks
 	if share == 0 {
@@ -115,9 +115,9 @@ func (r *run) connections() int {
 
 // measureLive measures twice: latencies at a fixed rate; then, at full speed, memory and garbage collection.
 //
-// The sweep looks only at shards where it expects a limit to be whole again. So that this is all of them, the first part asks
-// with a short window, which comes into force for the keys that it takes: all shards have some of them. Most keys stay as
-// they are.
+// The sweep looks only at shards where it expects a limit to be whole again. So that this is all of them, the first
+// part asks with a short window, which comes into force for the keys that it takes: all shards have some of them. Most
+// keys stay as they are.
 func (b *bench) measureLive(r run, addr string, about []string) (figures, error) {
 	f, err := b.generate(5*b.seconds, append(about, "-rate", strconv.Itoa(r.rate), "-window", "2s")...)
 	if err != nil {
@@ -130,8 +130,9 @@ func (b *bench) measureLive(r run, addr string, about []string) (figures, error)
 	return f, err
 }
 
-// watchHeap looks at a server's heap again and again until the function that it gives is called, which says how small it was
-// at least. That is the size just after a collection, as nobody can ask for one: hardly more than what is live.
+// watchHeap looks at a server's heap again and again until the function that it returns is called, which returns how
+// small it was at least. That is the size just after a collection, since no call asks for one: hardly more than what is
+// live.
 func watchHeap(addr string) (lowest func() float64) {
 	stop, answer := make(chan struct{}), make(chan float64)
 	go func() {
@@ -214,7 +215,7 @@ func (b *bench) start(r run) (*servers, error) {
 			cmd.Env = append(cmd.Env, "WEIR_PEERS="+strings.Join(s.addrs, ","))
 		}
 		cmd.Stderr = os.Stderr
-		// Should this process be killed, nobody else would end them.
+		// Should this process be killed, nothing else would end them.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
 			return s, err

@@ -30,10 +30,10 @@ func owners(n, batch int) float64 {
 	return float64(n) * (1 - math.Pow(1-1/float64(n), float64(batch)))
 }
 
-// shared is how many items a request from node to node has, when each node is asked for rate checks a second, batch at a time,
-// and one of its requests to another takes trip seconds. The items that a caller's request has for one owner travel together.
-// With them goes what comes while none can leave: until the one under way is back, or the window is over; and if four
-// are under way, until one of them is back.
+// shared is how many items a request from node to node has, when each node is asked for rate checks a second, batch at
+// a time, and one of its requests to another takes trip seconds. The items that a caller's request has for one owner
+// travel together. With them goes what comes while none can leave: until the one under way is back, or the window is
+// over; and if four are under way, until one of them is back.
 func shared(n, batch int, rate, trip float64) float64 {
 	const window, flights = 500e-6, 4
 	group := float64(batch) / owners(n, batch)
@@ -53,8 +53,8 @@ func (rs results) model(s asked) model {
 	return m
 }
 
-// fit gives the slope and the height of the line that is nearest to the points. Where the xs are nearly the same nobody can
-// tell them apart, and where the height would be negative it makes no sense: then the line starts at zero.
+// fit returns the slope and the height of the line that is nearest to the points. Where the xs are nearly the same no
+// one can tell them apart, and where the height would be negative it makes no sense: then the line starts at zero.
 func fit(xs, ys []float64) (slope, height float64) {
 	var x, y, xx, xy float64
 	n := float64(len(xs))
@@ -108,8 +108,8 @@ func (rs results) modelTable() table {
 	return t
 }
 
-// paperTable has what the model says of clusters that nobody has measured: all nodes busy with nothing else, on two processors
-// like this machine's, in a network where a busy peer answers within a millisecond.
+// paperTable has what the model says of clusters that were not measured: all nodes busy with nothing else, on two
+// processors like this machine's, in a network where a busy peer answers within a millisecond.
 func (rs results) paperTable() table {
 	const processors, trip = 2, 1e-3
 	t := table{name: "paper"}
@@ -134,8 +134,8 @@ func (rs results) paperTable() table {
 	return t
 }
 
-// globalTable has what GLOBAL limits cost if all nodes own some and are asked for some of all others: each node makes, and gets,
-// one report and one publication per interval and other node.
+// globalTable has what GLOBAL limits cost if all nodes own some and are asked for some of all others: each node makes,
+// and gets, one report and one publication per interval and other node.
 func (rs results) globalTable() table {
 	const interval, slack = 0.1, 0.01
 	s := series[2]
@@ -154,14 +154,14 @@ func (rs results) globalTable() table {
 	return t
 }
 
-// rough writes x with two digits: nobody has measured it.
+// rough writes x with two digits: it was not measured.
 func rough(x float64) string {
 	unit := math.Pow(10, math.Floor(math.Log10(x))-1)
 	return count(int(math.Round(x/unit) * unit))
 }
 
-// busy gives the items per request from node to node, and the cost of a check, for a cluster that does as much as it can. Each
-// depends on the other; in turn they settle.
+// busy returns the items per request from node to node, and the cost of a check, for a cluster that does as much as it
+// can. Each depends on the other; in turn they settle.
 func (m model) busy(n, batch, processors int, trip float64) (together, cost float64) {
 	cost = m.alone
 	for range 100 {

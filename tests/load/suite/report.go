@@ -26,7 +26,7 @@ func p50(f *figures) float64  { return f.P50 }
 func p99(f *figures) float64  { return f.P99 }
 func p999(f *figures) float64 { return f.P999 }
 
-// median gives the median of all repetitions; NaN if the run was not made.
+// median returns the median of all repetitions; NaN if the run was not made.
 func (rs results) median(id string, of value) float64 {
 	var all []float64
 	for i := range rs[id] {
@@ -43,7 +43,7 @@ func median(all []float64) float64 {
 	return (all[len(all)/2] + all[(len(all)-1)/2]) / 2
 }
 
-// complete says whether everything that a table needs was measured.
+// complete reports whether everything that a table needs was measured.
 func (rs results) complete(ids []string) bool {
 	return !slices.ContainsFunc(ids, func(id string) bool { return len(rs[id]) == 0 })
 }
@@ -170,8 +170,8 @@ func (rs results) keysTable() table {
 	})
 }
 
-// An aim is what a figure, or its ratio to the same figure of another run, should be at most or, if it is a minimum, at least.
-// Where the bound is not a number it is only there to compare with.
+// An aim is what a figure, or its ratio to the same figure of another run, should be at most or, if it is a minimum, at
+// least. Where the bound is not a number it is only there to compare with.
 type aim struct {
 	what    string
 	of, to  string // ids; without to, the figure itself counts

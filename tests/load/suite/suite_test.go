@@ -82,7 +82,7 @@ func TestReferences(t *testing.T) {
 	}
 	for _, id := range used {
 		if !slices.Contains(all, id) {
-			t.Errorf("nobody measures %q", id)
+			t.Errorf("nothing measures %q", id)
 		}
 	}
 	if few := choose(scenarios(true), regexp.MustCompile("^keys: ")); len(few) != 4 {
