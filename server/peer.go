@@ -112,7 +112,8 @@ func (s *Server) guardPeers(next http.HandlerFunc) http.HandlerFunc {
 		case !s.isPeer(r):
 			s.throttledLog.Error().Str("from", r.RemoteAddr).Str("claims_to_be", r.Header.Get(wire.HeaderFrom)).
 				Str("hint", "do all nodes have the same WEIR_PEER_SECRET?").Msg("a caller that is no peer called as one")
-			s.fail(w, r, http.StatusUnauthorized, "peer", "only nodes of the cluster may call this, with its secret or certificate")
+			s.fail(w, r, http.StatusUnauthorized, "peer",
+				"only nodes of the cluster may call this, with its secret or certificate")
 		default:
 			next(w, r)
 		}

@@ -72,7 +72,8 @@ func (c *conformanceCase) run(t *testing.T) {
 			(got.Metadata["reason"] != "") != want.Never || got.Error != "" {
 			t.Fatalf("%s\nstep %d at %d ms: %s\ngot  %s limit %s remaining %s reset %s retry %s reason %q error %q\nwant %s limit %s remaining %s reset %s retry %s never %v",
 				c.Title, i, step.At, step.Check,
-				got.Status, show(got.Limit), show(got.Remaining), show(resetIn), show(got.RetryAfter), got.Metadata["reason"], got.Error,
+				got.Status, show(got.Limit), show(got.Remaining), show(resetIn), show(got.RetryAfter), got.Metadata["reason"],
+				got.Error,
 				want.Status, show(want.Limit), show(want.Remaining), show(want.ResetIn), show(want.RetryAfter), want.Never)
 		}
 	}
@@ -89,7 +90,8 @@ func checkError(t *testing.T, step int, got result, check json.RawMessage) {
 		known = known || field == name
 	}
 	if got.Status != "ERROR" || !found || !known {
-		t.Fatalf("step %d: %s\ngot status %s, error %q; want ERROR and an error that names a field", step, check, got.Status, got.Error)
+		t.Fatalf("step %d: %s\ngot status %s, error %q; want ERROR and an error that names a field", step, check,
+			got.Status, got.Error)
 	}
 	if got.Limit != nil || got.Remaining != nil || got.ResetTime != nil || got.RetryAfter != nil {
 		t.Fatalf("step %d: an ERROR carries numbers: %+v", step, got)

@@ -105,7 +105,8 @@ func byPolicy(policy member.Policy, n *node, degraded string) string {
 	case member.PolicyOpen:
 		r.Remaining, r.ResetTime = new(int64(10)), at(time.Millisecond)
 	case member.PolicyClosed:
-		r.Status, r.Remaining, r.ResetTime, r.RetryAfter = "OVER_LIMIT", new(int64(0)), at(301*time.Millisecond), new(int64(300))
+		r.Status, r.Remaining, r.ResetTime, r.RetryAfter = "OVER_LIMIT", new(int64(0)), at(301*time.Millisecond),
+			new(int64(300))
 	}
 	return describe(r)
 }

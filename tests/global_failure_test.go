@@ -75,7 +75,8 @@ func TestGlobalOwnerSilent(t *testing.T) {
 					for _, n := range others {
 						r, took := n.timed(t, "k", of(members, "hits", 2)...)
 						switch {
-						case took > 50*time.Millisecond || r.Status != "OK" || r.Metadata["source"] != "replica" || r.Metadata["owner"] != owner.name:
+						case took > 50*time.Millisecond || r.Status != "OK" || r.Metadata["source"] != "replica" ||
+							r.Metadata["owner"] != owner.name:
 							t.Fatalf("%s after %v", describe(r), took)
 						case took > 0:
 							waited[n]++
@@ -96,7 +97,8 @@ func TestGlobalOwnerSilent(t *testing.T) {
 				}
 				c.heal(t)
 				for _, n := range c.nodes {
-					if r, took := n.timed(t, "k", of(members, "hits", 0)...); *r.Remaining != 1000-counted || r.Metadata["degraded"] != "" || took != 0 {
+					if r, took := n.timed(t, "k", of(members, "hits", 0)...); *r.Remaining != 1000-counted ||
+						r.Metadata["degraded"] != "" || took != 0 {
 						t.Errorf("after it, want %d: %s after %v", 1000-counted, describe(r), took)
 					}
 				}
@@ -126,7 +128,8 @@ func TestGlobalBeyondTheLimit(t *testing.T) {
 					continue
 				}
 				n.one(t, "k", of(members, "hits", -1)...) // the miss, which takes nothing
-				if r := n.one(t, "k", of(members, "hits", 7)...); r.Status != "OK" || *r.Remaining != 3 || r.Metadata["degraded"] != "owner_silent" {
+				if r := n.one(t, "k", of(members, "hits", 7)...); r.Status != "OK" || *r.Remaining != 3 ||
+					r.Metadata["degraded"] != "owner_silent" {
 					t.Error(describe(r))
 				}
 				if r := n.one(t, "k", of(members, "hits", 4)...); r.Status != "OVER_LIMIT" || *r.Remaining != 3 {
@@ -242,7 +245,8 @@ func TestStandInReports(t *testing.T) {
 			key := c.keyWithStandIn(t, asked, owner, standIn)
 			c.isolate(owner, cut)
 			for range 9 {
-				if r := asked.one(t, key, "behavior", behavior); r.Status != "OK" || r.Metadata["owner"] != standIn.name || r.Metadata["source"] != "" {
+				if r := asked.one(t, key, "behavior", behavior); r.Status != "OK" || r.Metadata["owner"] != standIn.name ||
+					r.Metadata["source"] != "" {
 					t.Error(describe(r))
 				}
 			}
@@ -253,7 +257,8 @@ func TestStandInReports(t *testing.T) {
 			if used := lookAt(t, owner, key); used != 9 {
 				t.Errorf("the owner knows of %d, want 9", used)
 			}
-			if a, s := metrics(t, asked), metrics(t, standIn); a["weir_reported_hits_total"] != 0 || s["weir_reported_hits_total"] != 9 {
+			if a, s := metrics(t, asked), metrics(t, standIn); a["weir_reported_hits_total"] != 0 ||
+				s["weir_reported_hits_total"] != 9 {
 				t.Errorf("%v and %v hits were reported", a["weir_reported_hits_total"], s["weir_reported_hits_total"])
 			}
 		})
@@ -462,9 +467,11 @@ func TestLiesOfPeers(t *testing.T) {
 			return `{"start":77,"seq":1,"debts":[{` + fields + `}]}`
 		}
 		snapshot := func(start int64, members string) string {
-			return fmt.Sprintf(`{"states":[{"name":"test","unique_key":%q,"start":%d,"epoch":9000,"version":9000,%s}]}`, key, start, members)
+			return fmt.Sprintf(`{"states":[{"name":"test","unique_key":%q,"start":%d,"epoch":9000,"version":9000,%s}]}`, key,
+				start, members)
 		}
-		junk := []string{"", "null", "[]", "7", "{", `{"debts":7,"states":7}`, `{"debts":{},"states":{}}`, `{"states":[7],"debts":[7]}`,
+		junk := []string{"", "null", "[]", "7", "{", `{"debts":7,"states":7}`, `{"debts":{},"states":{}}`,
+			`{"states":[7],"debts":[7]}`,
 			`{"start":"1","states":"x"}`, `{"start":99999999999999999999,"states":[{"version":99999999999999999999}]}`,
 			"\xff", strings.Repeat("[", 10_000), `{"seq":1,"seq":2,"states":[],"states":[]}`}
 		for _, path := range []string{wire.ReportPath, wire.StatesPath} {
@@ -474,7 +481,8 @@ func TestLiesOfPeers(t *testing.T) {
 					t.Errorf("%s %.30q: %d %s", path, body, status, answer)
 				}
 			}
-			if status, answer := owner.tell(t, path, `{"x":"`+strings.Repeat("x", wire.MaxMessage)+`"}`); status != http.StatusRequestEntityTooLarge {
+			if status, answer := owner.tell(t, path, `{"x":"`+strings.Repeat("x",
+				wire.MaxMessage)+`"}`); status != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s: %d %.100s", path, status, answer)
 			}
 		}
@@ -514,7 +522,8 @@ func TestLiesOfPeers(t *testing.T) {
 			{owner, wire.StatesPath, snapshot(ownerStart, state), ""},
 			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":0,"limit":3000,"duration":0,"used":1`), owner.name},
 			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":0,"limit":-1,"duration":1,"used":1`), owner.name},
-			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d,"limit":1,"duration":1,"used":1`, farFuture)), owner.name},
+			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d,"limit":1,"duration":1,"used":1`,
+				farFuture)), owner.name},
 			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, fmt.Sprintf(`"now":%d`, farFuture)), owner.name},
 			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":-1`), owner.name},
 			{c.nodes[0], wire.StatesPath, snapshot(ownerStart, `"now":1,"limit":1,"duration":1,"used":-1`), owner.name},
@@ -582,12 +591,14 @@ func TestLyingAnswer(t *testing.T) {
 		for _, lie = range []string{
 			fmt.Sprintf(`{"states":[{"name":"test","unique_key":%q,"start":5,"epoch":9,"version":9,"now":%d,`+
 				`"limit":3000,"duration":60000000000,"used":3000}]}`, mine, time.Now().UnixNano()),
-			fmt.Sprintf(`{"states":[{"name":"test","unique_key":%q,"start":5,"epoch":9,"version":9,"now":%d,"duration":-1}]}`, its, int64(math.MaxInt64)),
+			fmt.Sprintf(`{"states":[{"name":"test","unique_key":%q,"start":5,"epoch":9,"version":9,"now":%d,"duration":-1}]}`,
+				its, int64(math.MaxInt64)),
 			`{"states":[{"start":5}]}`,
 		} {
 			asked.global.Sync(t.Context())
 			for i, key := range []string{mine, its} {
-				if r := asked.one(t, key, "limit", 3000, "hits", 0, "behavior", "GLOBAL"); *r.Remaining != 2970-int64(i) || r.Metadata["degraded"] != "" {
+				if r := asked.one(t, key, "limit", 3000, "hits", 0, "behavior", "GLOBAL"); *r.Remaining != 2970-int64(i) ||
+					r.Metadata["degraded"] != "" {
 					t.Errorf("after %s: %s", lie, describe(r))
 				}
 			}
@@ -607,7 +618,8 @@ func TestReportsAreGuarded(t *testing.T) {
 		report := `{"start":77,"seq":1,"debts":[{"name":"test","unique_key":"k","limit":10,"duration":60000000000,"hits":5}]}`
 		for _, path := range []string{wire.ReportPath, wire.StatesPath} {
 			for _, secret := range []string{"", "Bearer ", "Bearer wrong", "correct-horse"} {
-				if status, answer := owner.tell(t, path, report, wire.HeaderFrom, other.name, "Authorization", secret); status != http.StatusUnauthorized ||
+				if status, answer := owner.tell(t, path, report, wire.HeaderFrom, other.name, "Authorization",
+					secret); status != http.StatusUnauthorized ||
 					strings.Contains(answer, "horse") {
 					t.Errorf("%s with %q: %d %s", path, secret, status, answer)
 				}
@@ -623,7 +635,8 @@ func TestReportsAreGuarded(t *testing.T) {
 		if used := lookAt(t, owner, "k"); used != 0 {
 			t.Errorf("%d hits were counted", used)
 		}
-		status, answer := owner.tell(t, wire.ReportPath, report, wire.HeaderFrom, other.name, "Authorization", "Bearer correct-horse")
+		status, answer := owner.tell(t, wire.ReportPath, report, wire.HeaderFrom, other.name, "Authorization",
+			"Bearer correct-horse")
 		if status != http.StatusOK {
 			t.Errorf("with the secret: %d %s", status, answer)
 		}
@@ -688,7 +701,8 @@ func TestNothingForNodesReachesClients(t *testing.T) {
 		c.isolate(owner, cut)
 		for range 5 {
 			status, answer := asked.post(t, fmt.Appendf(nil, `{"rate_limits":[%s]}`, item(key, "behavior", "GLOBAL")))
-			if status != http.StatusOK || bytes.Contains(answer, []byte(`"state"`)) || !bytes.Contains(answer, []byte(standIn.name)) {
+			if status != http.StatusOK || bytes.Contains(answer, []byte(`"state"`)) || !bytes.Contains(answer,
+				[]byte(standIn.name)) {
 				t.Errorf("%d %s", status, answer)
 			}
 		}
@@ -844,8 +858,10 @@ func TestDebtsAreBounded(t *testing.T) {
 			t.Errorf("%v entries, %v debts, %v dropped", m["weir_global_copies"], m["weir_debts"], dropped)
 		}
 		c.heal(t)
-		if got := metrics(t, owner); got["weir_received_hits_total"] != owed-dropped || got["weir_state_entries"] != owed-dropped {
-			t.Errorf("the owner counted %v in %v states, want %v", got["weir_received_hits_total"], got["weir_state_entries"], owed-dropped)
+		if got := metrics(t, owner); got["weir_received_hits_total"] != owed-dropped ||
+			got["weir_state_entries"] != owed-dropped {
+			t.Errorf("the owner counted %v in %v states, want %v", got["weir_received_hits_total"], got["weir_state_entries"],
+				owed-dropped)
 		}
 		if m := metrics(t, other); m["weir_debts"] != 0 || m["weir_reports_failed_total"] != 0 {
 			t.Errorf("%v debts are left, %v reports failed", m["weir_debts"], m["weir_reports_failed_total"])

@@ -67,7 +67,8 @@ func TestProcessesShareASmallLimit(t *testing.T) {
 			var callers sync.WaitGroup
 			for i := range results {
 				callers.Go(func() {
-					results[i] = all[i%3].check(t, item(key, "limit", 1, "duration", 30_000, "behavior", "GLOBAL", "algorithm", algorithm))[0]
+					results[i] = all[i%3].check(t, item(key, "limit", 1, "duration", 30_000, "behavior", "GLOBAL", "algorithm",
+						algorithm))[0]
 				})
 			}
 			callers.Wait()
@@ -109,7 +110,8 @@ func TestProcessFrozenWithDebts(t *testing.T) {
 			start := time.Now()
 			r := hit(p)
 			took = append(took, time.Since(start))
-			if r.Status != "OK" || r.Metadata["source"] != "replica" || r.Metadata["degraded"] != "" && r.Metadata["degraded"] != "owner_silent" {
+			if r.Status != "OK" || r.Metadata["source"] != "replica" || r.Metadata["degraded"] != "" &&
+				r.Metadata["degraded"] != "owner_silent" {
 				t.Fatal(describe(r))
 			}
 			if passed++; time.Since(start) > 45*time.Millisecond {

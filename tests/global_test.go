@@ -141,7 +141,8 @@ func requestOf(t *testing.T, key string, members ...any) limits.Request {
 
 // verdict is of an answer what must not depend on who gives it.
 func verdict(r result) string {
-	return fmt.Sprintln(r.Status, show(r.Limit), show(r.Remaining), show(r.ResetTime), show(r.RetryAfter), r.Error, r.Metadata["reason"])
+	return fmt.Sprintln(r.Status, show(r.Limit), show(r.Remaining), show(r.ResetTime), show(r.RetryAfter), r.Error,
+		r.Metadata["reason"])
 }
 
 func verdictOf(r limits.Result) string {
@@ -149,7 +150,8 @@ func verdictOf(r limits.Result) string {
 	if r.RetryAfter != 0 {
 		wait = &r.RetryAfter
 	}
-	return verdict(result{r.Status.String(), &r.Limit, &r.Remaining, &r.ResetTime, wait, r.Error, map[string]string{"reason": r.Metadata.Reason}})
+	return verdict(result{r.Status.String(), &r.Limit, &r.Remaining, &r.ResetTime, wait, r.Error,
+		map[string]string{"reason": r.Metadata.Reason}})
 }
 
 // A step is one check of a script, and what it must give.
@@ -168,66 +170,84 @@ var globalScripts = []struct {
 	{"token bucket", terms{}, []step{
 		{0, terms{"hits", 7}, "OK", 3}, {0, terms{"hits", 4}, "OVER_LIMIT", 3}, {0, terms{"hits", 3}, "OK", 0},
 		{time.Second, terms{}, "OVER_LIMIT", 0}, {0, terms{"hits", 0}, "OK", 0},
-		{59 * time.Second, terms{"hits", 0}, "OK", 10}, {0, terms{"hits", 4}, "OK", 6}, {0, terms{"hits", 11}, "OVER_LIMIT", 6},
+		{59 * time.Second, terms{"hits", 0}, "OK", 10}, {0, terms{"hits", 4}, "OK", 6}, {0, terms{"hits", 11}, "OVER_LIMIT",
+			6},
 	}},
 	{"leaky bucket with burst", terms{"algorithm", "LEAKY_BUCKET", "burst", 3}, []step{
 		{0, terms{"hits", 3}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {6 * time.Second, terms{}, "OK", 0},
 		{0, terms{}, "OVER_LIMIT", 0}, {time.Minute, terms{"hits", 0}, "OK", 3}, {0, terms{"hits", 2}, "OK", 1},
-		{0, terms{"hits", 2, "burst", 5}, "OK", 1}, {0, terms{"hits", 1}, "OVER_LIMIT", 0}, {0, terms{"hits", 4}, "OVER_LIMIT", 0},
+		{0, terms{"hits", 2, "burst", 5}, "OK", 1}, {0, terms{"hits", 1}, "OVER_LIMIT", 0}, {0, terms{"hits", 4},
+			"OVER_LIMIT", 0},
 	}},
 	{"sliding window", terms{"algorithm", "SLIDING_WINDOW"}, []step{
 		{0, terms{"hits", 10}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {time.Minute, terms{}, "OVER_LIMIT", 0},
-		{30 * time.Second, terms{"hits", 5}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {30 * time.Second, terms{"hits", 0}, "OK", 5},
+		{30 * time.Second, terms{"hits", 5}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {30 * time.Second, terms{"hits", 0},
+			"OK", 5},
 		{2 * time.Minute, terms{"hits", 0}, "OK", 10}, {0, terms{"hits", 2}, "OK", 8},
 	}},
-	{"calendar hours", terms{"duration", 1, "behavior", []string{"GLOBAL", "DURATION_IS_GREGORIAN"}, "time_zone", "Asia/Kathmandu"}, []step{
+	{"calendar hours", terms{"duration", 1, "behavior", []string{"GLOBAL", "DURATION_IS_GREGORIAN"}, "time_zone",
+		"Asia/Kathmandu"}, []step{
 		{0, terms{"hits", 8}, "OK", 2}, {0, terms{"hits", 2}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0},
 		{61 * time.Minute, terms{}, "OK", 9}, {24 * time.Hour, terms{"hits", 0}, "OK", 10}, {0, terms{"hits", 10}, "OK", 0},
 		{0, terms{"hits", 11}, "OVER_LIMIT", 0},
 	}},
-	{"calendar months", terms{"duration", 4, "behavior", []string{"GLOBAL", "DURATION_IS_GREGORIAN"}, "time_zone", "America/New_York"}, []step{
-		{48 * time.Hour, terms{"hits", 8}, "OK", 2}, {0, terms{"hits", 3}, "OVER_LIMIT", 2}, {27 * 24 * time.Hour, terms{}, "OK", 1},
+	{"calendar months", terms{"duration", 4, "behavior", []string{"GLOBAL", "DURATION_IS_GREGORIAN"}, "time_zone",
+		"America/New_York"}, []step{
+		{48 * time.Hour, terms{"hits", 8}, "OK", 2}, {0, terms{"hits", 3}, "OVER_LIMIT", 2}, {27 * 24 * time.Hour, terms{},
+			"OK", 1},
 		{3 * 24 * time.Hour, terms{}, "OK", 9},
 	}},
-	{"leaky calendar minutes", terms{"duration", 0, "algorithm", "LEAKY_BUCKET", "behavior", []string{"GLOBAL", "DURATION_IS_GREGORIAN"}}, []step{
-		{0, terms{"hits", 10}, "OK", 0}, {6 * time.Second, terms{}, "OK", 0}, {12 * time.Second, terms{"hits", 3}, "OVER_LIMIT", 2},
+	{"leaky calendar minutes", terms{"duration", 0, "algorithm", "LEAKY_BUCKET", "behavior", []string{"GLOBAL",
+		"DURATION_IS_GREGORIAN"}}, []step{
+		{0, terms{"hits", 10}, "OK", 0}, {6 * time.Second, terms{}, "OK", 0}, {12 * time.Second, terms{"hits", 3},
+			"OVER_LIMIT", 2},
 	}},
 	{"reset", terms{}, []step{
-		{0, terms{"hits", 10}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {0, terms{"behavior", []string{"GLOBAL", "RESET_REMAINING"}}, "OK", 10},
-		{0, terms{"hits", 9}, "OK", 1}, {0, terms{"behavior", "RESET_REMAINING", "hits", 5}, "OK", 10}, {0, terms{"hits", 2}, "OK", 8},
+		{0, terms{"hits", 10}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {0, terms{"behavior", []string{"GLOBAL",
+			"RESET_REMAINING"}}, "OK", 10},
+		{0, terms{"hits", 9}, "OK", 1}, {0, terms{"behavior", "RESET_REMAINING", "hits", 5}, "OK", 10}, {0, terms{"hits",
+			2}, "OK", 8},
 	}},
 	{"giving back", terms{}, []step{
-		{0, terms{"hits", -3}, "OK", 10}, {0, terms{"hits", 10}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {0, terms{"hits", -4}, "OK", 4},
+		{0, terms{"hits", -3}, "OK", 10}, {0, terms{"hits", 10}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0}, {0, terms{"hits",
+			-4}, "OK", 4},
 		{0, terms{"hits", 3}, "OK", 1}, {0, terms{"hits", -100}, "OK", 10}, {0, terms{}, "OK", 9},
 	}},
 	{"draining", terms{}, []step{
 		{0, terms{"hits", 6}, "OK", 4}, {0, terms{"hits", 5}, "OVER_LIMIT", 4},
-		{0, terms{"hits", 5, "behavior", []string{"GLOBAL", "DRAIN_OVER_LIMIT"}}, "OVER_LIMIT", 0}, {0, terms{}, "OVER_LIMIT", 0},
+		{0, terms{"hits", 5, "behavior", []string{"GLOBAL", "DRAIN_OVER_LIMIT"}}, "OVER_LIMIT", 0}, {0, terms{},
+			"OVER_LIMIT", 0},
 	}},
 	{"another limit", terms{}, []step{
 		{0, terms{"hits", 50, "limit", 100}, "OK", 50}, {0, terms{}, "OVER_LIMIT", 0}, {0, terms{"limit", 100}, "OK", 49},
-		{0, terms{"limit", 0}, "OVER_LIMIT", 0}, {0, terms{"limit", 60, "hits", 9}, "OK", 0}, {0, terms{"limit", 1 << 60, "hits", 1}, "OK", 1<<60 - 61},
+		{0, terms{"limit", 0}, "OVER_LIMIT", 0}, {0, terms{"limit", 60, "hits", 9}, "OK", 0}, {0, terms{"limit", 1 << 60,
+			"hits", 1}, "OK", 1<<60 - 61},
 	}},
 	{"another duration", terms{}, []step{
-		{0, terms{"hits", 6}, "OK", 4}, {time.Second, terms{"duration", 120_000}, "OK", 3}, {time.Minute, terms{"duration", 120_000, "hits", 0}, "OK", 3},
+		{0, terms{"hits", 6}, "OK", 4}, {time.Second, terms{"duration", 120_000}, "OK", 3}, {time.Minute, terms{"duration",
+			120_000, "hits", 0}, "OK", 3},
 		{0, terms{"duration", 10_000, "hits", 2}, "OK", 8}, {9 * time.Second, terms{"duration", 10_000}, "OK", 7},
 		{time.Second, terms{"duration", 10_000}, "OK", 9},
 	}},
 	{"another leak", terms{"algorithm", "LEAKY_BUCKET"}, []step{
 		{0, terms{"hits", 10}, "OK", 0}, {6 * time.Second, terms{"limit", 20, "hits", 0}, "OK", 11},
 		{0, terms{"limit", 20, "hits", 11}, "OK", 0}, {3 * time.Second, terms{"limit", 20}, "OK", 0},
-		{0, terms{"limit", 20, "duration", 20_000}, "OVER_LIMIT", 0}, {time.Second, terms{"limit", 20, "duration", 20_000}, "OK", 0},
+		{0, terms{"limit", 20, "duration", 20_000}, "OVER_LIMIT", 0}, {time.Second, terms{"limit", 20, "duration", 20_000},
+			"OK", 0},
 	}},
 	{"another algorithm", terms{}, []step{
-		{0, terms{"hits", 9}, "OK", 1}, {0, terms{"algorithm", "LEAKY_BUCKET", "hits", 4}, "OK", 6}, {0, terms{"hits", 2}, "OK", 8},
+		{0, terms{"hits", 9}, "OK", 1}, {0, terms{"algorithm", "LEAKY_BUCKET", "hits", 4}, "OK", 6}, {0, terms{"hits", 2},
+			"OK", 8},
 		{0, terms{"algorithm", "SLIDING_WINDOW", "hits", 11}, "OVER_LIMIT", 10}, {0, terms{"hits", 8}, "OK", 0},
 	}},
 	{"from BATCHING and back", terms{}, []step{
-		{0, terms{"hits", 3, "behavior", "BATCHING"}, "OK", 7}, {0, terms{"hits", 3}, "OK", 4}, {0, terms{"hits", 3, "behavior", "NO_BATCHING"}, "OK", 1},
+		{0, terms{"hits", 3, "behavior", "BATCHING"}, "OK", 7}, {0, terms{"hits", 3}, "OK", 4}, {0, terms{"hits", 3,
+			"behavior", "NO_BATCHING"}, "OK", 1},
 		{0, terms{"hits", 2}, "OVER_LIMIT", 1}, {0, terms{"behavior", "BATCHING"}, "OK", 0}, {0, terms{}, "OVER_LIMIT", 0},
 	}},
 	{"invalid", terms{}, []step{
-		{0, terms{"hits", 3}, "OK", 7}, {0, terms{"limit", -1}, "ERROR", 0}, {0, terms{"duration", 0}, "ERROR", 0}, {0, terms{"hits", 0}, "OK", 7},
+		{0, terms{"hits", 3}, "OK", 7}, {0, terms{"limit", -1}, "ERROR", 0}, {0, terms{"duration", 0}, "ERROR", 0}, {0,
+			terms{"hits", 0}, "OK", 7},
 	}},
 }
 
@@ -323,7 +343,8 @@ func TestGlobalIsOneLimit(t *testing.T) {
 				limit, algorithm := pick(10, 3000, 100_000), pick(0, 1, 2)
 				for range 150 {
 					behavior := pick(2, 2, 2, 2, 2, 2, 2, 2, 0, 1, 2+32, 2+8)
-					members := terms{"limit", limit, "algorithm", algorithm, "behavior", behavior, "hits", pick(0, 1, 1, 2, 5, limit/10, limit/3, -limit/5)}
+					members := terms{"limit", limit, "algorithm", algorithm, "behavior", behavior, "hits", pick(0, 1, 1, 2, 5,
+						limit/10, limit/3, -limit/5)}
 					switch pick(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4) {
 					case 1:
 						members = of(members, "limit", limit/2)
@@ -632,7 +653,8 @@ func TestGlobalMetadata(t *testing.T) {
 			}
 		}
 		answer := func(remaining int, metadata string) string {
-			return fmt.Sprintf(`{"status":"OK","limit":3000,"remaining":%d,"reset_time":946684860000,"metadata":{%s}}`, remaining, metadata)
+			return fmt.Sprintf(`{"status":"OK","limit":3000,"remaining":%d,"reset_time":946684860000,"metadata":{%s}}`,
+				remaining, metadata)
 		}
 		global, batching := item(key, "limit", 3000, "behavior", "GLOBAL"), item(key, "limit", 3000)
 		const byOwner, byCopy = `"owner":"b:1"`, `"owner":"b:1","source":"replica"`
@@ -652,7 +674,8 @@ func TestGlobalMetrics(t *testing.T) {
 		owner, other := c.nodes[0], c.nodes[1]
 		var key string
 		for i := 0; key == ""; i++ {
-			if k := fmt.Sprint("hidden-", i); c.nodes[1].peers.View().Owner((&limits.Request{Name: "hush", UniqueKey: k}).AppendID(nil)).Name() == owner.name {
+			if k := fmt.Sprint("hidden-", i); c.nodes[1].peers.View().Owner((&limits.Request{Name: "hush",
+				UniqueKey: k}).AppendID(nil)).Name() == owner.name {
 				key = k
 			}
 		}
@@ -685,9 +708,11 @@ func TestGlobalMetrics(t *testing.T) {
 		want(other, map[string]float64{
 			`weir_global_checks_total{source="owner"}`: 0, `weir_global_checks_total{source="asked"}`: 1,
 			`weir_global_checks_total{source="copy"}`: 2, `weir_global_checks_total{source="degraded"}`: 0,
-			"weir_debts": 1, "weir_debt_oldest_seconds": 3, "weir_reports_total": 0, "weir_global_copies": 1, "weir_global_shares": 0,
+			"weir_debts": 1, "weir_debt_oldest_seconds": 3, "weir_reports_total": 0, "weir_global_copies": 1,
+			"weir_global_shares": 0,
 		})
-		want(owner, map[string]float64{`weir_global_checks_total{source="owner"}`: 2, "weir_global_shares": 1, "weir_debts": 0})
+		want(owner, map[string]float64{`weir_global_checks_total{source="owner"}`: 2, "weir_global_shares": 1,
+			"weir_debts": 0})
 		c.sync(t)
 		want(other, map[string]float64{
 			"weir_debts": 0, "weir_debt_oldest_seconds": 0, "weir_reports_total": 1, "weir_reports_repeated_total": 0,
@@ -699,7 +724,8 @@ func TestGlobalMetrics(t *testing.T) {
 		})
 		hit(owner, 1)
 		c.sync(t)
-		want(owner, map[string]float64{`weir_publications_total{result="ok"}`: 1, `weir_publications_total{result="failed"}`: 0})
+		want(owner, map[string]float64{`weir_publications_total{result="ok"}`: 1,
+			`weir_publications_total{result="failed"}`: 0})
 		c.wires.set(owner, other, cut)
 		c.wires.set(other, owner, silent)
 		hit(owner, 1)
@@ -716,7 +742,8 @@ func TestGlobalMetrics(t *testing.T) {
 			`weir_dropped_hits_total{reason="full"}`: 0, `weir_dropped_hits_total{reason="reset"}`: 0,
 		})
 		want(owner, map[string]float64{
-			`weir_received_reports_total{kind="new"}`: 2, `weir_received_reports_total{kind="repeated"}`: 1, "weir_received_hits_total": 4,
+			`weir_received_reports_total{kind="new"}`: 2, `weir_received_reports_total{kind="repeated"}`: 1,
+			"weir_received_hits_total": 4,
 		})
 		// What is owed from before a reset is forgiven.
 		hit(other, 2)
@@ -762,7 +789,8 @@ func TestGlobalItemsInOrder(t *testing.T) {
 						}
 						for i, r := range n.check(t, items...) {
 							if verdict(r) != wants[i] {
-								t.Fatalf("seed %d, round %d, item %d: %s\ngot  %swant %s(%v)", seed, round, i, items[i], verdict(r), wants[i], r.Metadata)
+								t.Fatalf("seed %d, round %d, item %d: %s\ngot  %swant %s(%v)", seed, round, i, items[i], verdict(r), wants[i],
+									r.Metadata)
 							}
 						}
 						c.sync(t)

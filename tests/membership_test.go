@@ -270,7 +270,8 @@ func TestStaticList(t *testing.T) {
 	c := startCluster(t, 1)
 	n := c.nodes[0]
 	port := netip.MustParseAddrPort(n.name)
-	list := []discovery.Member{{Name: "192.0.2.1:" + fmt.Sprint(port.Port())}, {Name: fmt.Sprint("localhost:", port.Port())}}
+	list := []discovery.Member{{Name: "192.0.2.1:" + fmt.Sprint(port.Port())}, {Name: fmt.Sprint("localhost:",
+		port.Port())}}
 	if err := n.peers.Static(t.Context(), list, "", port); err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +340,8 @@ func TestWithoutAPlace(t *testing.T) {
 			if r := n.check(t, item(""))[0]; r.Status != "ERROR" || r.Metadata["degraded"] != "" {
 				t.Errorf("an invalid item: %s", describe(r))
 			}
-			if owed := metrics(t, n)["weir_debts"]; (policy == member.PolicyLocal) != (owed == 1) || limiter.Stats().Entries != 0 {
+			if owed := metrics(t, n)["weir_debts"]; (policy == member.PolicyLocal) != (owed == 1) ||
+				limiter.Stats().Entries != 0 {
 				t.Errorf("it owes hits of %v limits, and holds %d states", owed, limiter.Stats().Entries)
 			}
 			n.peers.Update(n.name, []discovery.Member{{Name: n.name}, {Name: "127.0.0.1:1"}})

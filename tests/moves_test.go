@@ -547,7 +547,8 @@ func TestStandsInAsOwner(t *testing.T) {
 	c.tellAll()
 	key := keys[slices.IndexFunc(keys, func(key string) bool { return comes.ownerOf(key) == comes.name })]
 	body := fmt.Sprintf(`{"rate_limits":[%s]}`, item(key, "behavior", bucket.StandIn))
-	if status, answer := comes.tell(t, wire.BatchPath, body); status != http.StatusOK || !strings.Contains(answer, `"remaining":4`) {
+	if status, answer := comes.tell(t, wire.BatchPath, body); status != http.StatusOK || !strings.Contains(answer,
+		`"remaining":4`) {
 		t.Errorf("%d %s", status, answer)
 	}
 }

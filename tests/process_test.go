@@ -38,7 +38,8 @@ var program = sync.OnceValues(func() (dir string, err error) {
 		return "", err
 	}
 	args := []string{"build", "-buildvcs=false", "-o", filepath.Join(dir, "weir")}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race",
+		Value: "true"}) {
 		args = append(args, "-race") // as the test itself
 	}
 	build := exec.Command("go", append(args, "weir")...)
@@ -209,7 +210,8 @@ func startAll(t *testing.T, n int, variables ...string) []*process {
 	addrs := freeAddrs(t, n)
 	var all []*process
 	for _, addr := range addrs {
-		all = append(all, start(t, addr, append(variables, "WEIR_PEERS="+strings.Join(addrs, ","), "WEIR_PEER_SECRET="+hush)...))
+		all = append(all, start(t, addr, append(variables, "WEIR_PEERS="+strings.Join(addrs, ","),
+			"WEIR_PEER_SECRET="+hush)...))
 	}
 	for _, p := range all {
 		p.ready(t, n)
@@ -300,7 +302,8 @@ func TestProcessKilled(t *testing.T) {
 		return r
 	}
 	first, second := standIn(a), standIn(b)
-	if first.Metadata["owner"] != second.Metadata["owner"] || first.Metadata["owner"] == victim.name || *second.Remaining >= *first.Remaining {
+	if first.Metadata["owner"] != second.Metadata["owner"] || first.Metadata["owner"] == victim.name ||
+		*second.Remaining >= *first.Remaining {
 		t.Errorf("they don't agree: %s%s", describe(first), describe(second))
 	}
 	victim = victim.again(t)
@@ -329,7 +332,8 @@ func TestProcessFrozen(t *testing.T) {
 	frozen := false // the signal may take a moment
 	for range 20 {
 		r := hit(keys[0])
-		if frozen = frozen || r.Metadata["degraded"] != ""; frozen && (r.Metadata["degraded"] == "" || r.Metadata["owner"] != a.name) {
+		if frozen = frozen || r.Metadata["degraded"] != ""; frozen && (r.Metadata["degraded"] == "" ||
+			r.Metadata["owner"] != a.name) {
 			t.Errorf("while it is frozen: %s", describe(r))
 		}
 	}
@@ -440,9 +444,12 @@ func TestWrongClusters(t *testing.T) {
 		{"an entry that is a URL", []string{"WEIR_PEERS=http://a:1," + addr}, []string{"WEIR_PEERS=", `"http://a:1"`}},
 		{"an entry with a bad port", []string{"WEIR_PEERS=a:0," + addr}, []string{"WEIR_PEERS=", `"a:0"`}},
 		{"an entry that can't be dialled", []string{"WEIR_PEERS=0.0.0.0:1," + addr}, []string{"WEIR_PEERS=", `"0.0.0.0:1"`}},
-		{"not in the list", []string{"WEIR_PEERS=127.0.0.1:1,127.0.0.1:2"}, []string{"WEIR_PEERS=", "127.0.0.1:1", "127.0.0.1:2", "WEIR_ADVERTISE", port}},
-		{"twice in the list", []string{"WEIR_PEERS=" + addr + ",localhost:" + port}, []string{"WEIR_PEERS=", "WEIR_ADVERTISE"}},
-		{"another name in the list", []string{"WEIR_PEERS=" + addr, "WEIR_ADVERTISE=192.0.2.1:" + port}, []string{"WEIR_PEERS=", "WEIR_ADVERTISE", "192.0.2.1"}},
+		{"not in the list", []string{"WEIR_PEERS=127.0.0.1:1,127.0.0.1:2"}, []string{"WEIR_PEERS=", "127.0.0.1:1",
+			"127.0.0.1:2", "WEIR_ADVERTISE", port}},
+		{"twice in the list", []string{"WEIR_PEERS=" + addr + ",localhost:" + port}, []string{"WEIR_PEERS=",
+			"WEIR_ADVERTISE"}},
+		{"another name in the list", []string{"WEIR_PEERS=" + addr, "WEIR_ADVERTISE=192.0.2.1:" + port},
+			[]string{"WEIR_PEERS=", "WEIR_ADVERTISE", "192.0.2.1"}},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		output, err := command(ctx, t, append(test.variables, "WEIR_LISTEN="+addr, "WEIR_LOG_LEVEL=error")).CombinedOutput()
@@ -534,7 +541,8 @@ func TestProcessesFromDNS(t *testing.T) {
 		host := fmt.Sprintf("node-%d.test", i)
 		dns.Host(host, "127.0.0.1")
 		targets = append(targets, host+":"+port)
-		p := start(t, addr, "WEIR_PEERS_SRV="+service, "WEIR_DNS_SERVER="+dns.Addr, "WEIR_PEERS_REFRESH=100ms", "WEIR_PEER_SECRET="+hush, "WEIR_FAILURE_POLICY=closed")
+		p := start(t, addr, "WEIR_PEERS_SRV="+service, "WEIR_DNS_SERVER="+dns.Addr, "WEIR_PEERS_REFRESH=100ms",
+			"WEIR_PEER_SECRET="+hush, "WEIR_FAILURE_POLICY=closed")
 		p.name = targets[i] // as the ring has it
 		all = append(all, p)
 	}
@@ -556,7 +564,8 @@ func TestProcessesFromDNS(t *testing.T) {
 	for _, p := range all[:2] {
 		p.ready(t, 2)
 	}
-	eventually(t, "who isn't listed isn't ready", func() bool { return all[2].status("/readyz") == http.StatusServiceUnavailable })
+	eventually(t, "who isn't listed isn't ready",
+		func() bool { return all[2].status("/readyz") == http.StatusServiceUnavailable })
 	agree(t, all[:2]...)
 	countTogether(t, "two", all[:2]...)
 	for _, p := range all[:2] {

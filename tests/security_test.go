@@ -122,7 +122,8 @@ func TestPeerSecret(t *testing.T) {
 			t.Errorf("%q: status %d", given, status)
 		}
 	}
-	if entries, series := n.member.Limiter().Stats().Entries, metrics(t, n); entries != 0 || series["weir_peer_checks_total"] != 0 ||
+	if entries, series := n.member.Limiter().Stats().Entries, metrics(t, n); entries != 0 ||
+		series["weir_peer_checks_total"] != 0 ||
 		series[`weir_rejected_requests_total{reason="peer"}`] != 16 {
 		t.Errorf("%d states, %v peer checks, %v rejected", entries, series["weir_peer_checks_total"],
 			series[`weir_rejected_requests_total{reason="peer"}`])
@@ -362,7 +363,8 @@ func TestTLSCluster(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			logs, logging := journals(3, zerolog.DebugLevel)
-			c := startTLSCluster(t, 3, a, logging, a.withTLS(t, test.clients), func(_ int, m *member.Options, s *server.Options) {
+			c := startTLSCluster(t, 3, a, logging, a.withTLS(t, test.clients), func(_ int, m *member.Options,
+				s *server.Options) {
 				if m.Cluster.Secret = test.secret; test.secret != "" {
 					s.PeerSecrets = []string{test.secret}
 				}

@@ -97,7 +97,10 @@ func TestSnapshotInACluster(t *testing.T) {
 	}
 	given := func() { // a node that leaves before the other one knows that it has been given its limits makes them count twice
 		t.Helper()
-		eventually(t, "node 1 has given node 0 its limits", func() bool { return metrics(t, all[1].node)["weir_moved_states_total"] == 10 })
+		eventually(t, "node 1 has given node 0 its limits", func() bool {
+			return metrics(t,
+				all[1].node)["weir_moved_states_total"] == 10
+		})
 	}
 	agreed()
 	keys := [][]string{all[0].keysOf(t, all[0].node, 10), all[0].keysOf(t, all[1].node, 10)}

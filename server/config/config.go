@@ -192,8 +192,8 @@ func (c *Config) cluster(files *server.TLS) (*node.Cluster, error) {
 	}
 	guarded := c.PeerSecret != "" || c.TLSCA != "" || c.InsecurePeers
 	if !guarded && (c.PeersSRV != "" || slices.ContainsFunc(members, discovery.Member.Distant)) {
-		return nil, errors.New("WEIR_PEER_SECRET is not set, so any caller could change the counts of this cluster: set it to the same " +
-			"secret on all nodes (or WEIR_TLS_CA, or WEIR_INSECURE_PEERS=true if the network is safe)")
+		return nil, errors.New("WEIR_PEER_SECRET is not set, so any caller could change the counts of this cluster: " +
+			"set it to the same secret on all nodes (or WEIR_TLS_CA, or WEIR_INSECURE_PEERS=true if the network is safe)")
 	}
 	cluster := &node.Cluster{
 		Members: members, Refresh: c.PeersRefresh, GlobalInterval: c.GlobalInterval, GlobalSlack: c.GlobalSlack,

@@ -183,7 +183,8 @@ func TestOptions(t *testing.T) {
 	want := node.Options{
 		Advertise: "a:1", Listen: listen, Log: log, CacheSize: 6, Policy: node.PolicyOpen, Snapshot: "counts", TuneGC: true,
 		Cluster: &node.Cluster{
-			Options:        peers.Options{Secret: "one", Timeout: 2 * time.Second, BatchWindow: 3 * time.Millisecond, BatchLimit: 4},
+			Options: peers.Options{Secret: "one", Timeout: 2 * time.Second, BatchWindow: 3 * time.Millisecond,
+				BatchLimit: 4},
 			Members:        []discovery.Member{{Name: "a:1"}, {Name: "b:1"}},
 			GlobalInterval: 50 * time.Millisecond, GlobalSlack: .5, Refresh: 10 * time.Second,
 		},

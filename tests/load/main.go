@@ -44,9 +44,10 @@ type config struct {
 
 func main() {
 	var (
-		urlF     = flag.String("url", "", "base URL of the server, for example http://127.0.0.1:8080")
-		urlsF    = flag.String("urls", "", "comma-separated base URLs; connections are spread over them round robin")
-		shapeF   = flag.String("shape", "weir", "answers: weir, or none (a fixed answer, of which only the status is checked)")
+		urlF   = flag.String("url", "", "base URL of the server, for example http://127.0.0.1:8080")
+		urlsF  = flag.String("urls", "", "comma-separated base URLs; connections are spread over them round robin")
+		shapeF = flag.String("shape", "weir",
+			"answers: weir, or none (a fixed answer, of which only the status is checked)")
 		batch    = flag.Int("batch", 1, "checks per request")
 		keys     = flag.Int("keys", 100000, "number of distinct keys")
 		keyPre   = flag.String("key-prefix", "", "key prefix (default: a fixed 31 characters, so that keys are 40 bytes)")

@@ -38,7 +38,8 @@ func main() {
 	var o options
 	flag.IntVar(&o.seconds, "seconds", 4, "measured time of each run, after 1 s of warm-up; 5 times as much for live keys")
 	flag.IntVar(&o.repeat, "repeat", 3, "how often to do all runs; figures are medians")
-	only := flag.String("only", "", "make only the runs whose \"table: row\" matches this regular expression; -list shows them")
+	only := flag.String("only", "",
+		"make only the runs whose \"table: row\" matches this regular expression; -list shows them")
 	flag.BoolVar(&o.quick, "quick", false, "1 s, once, and not more than 1,000,000 live keys: to see whether it works")
 	flag.StringVar(&o.dir, "o", "", "write plots and, into performance.md, tables to this directory: -o docs. "+
 		"Only those of which all was measured")

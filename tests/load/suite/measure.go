@@ -99,7 +99,8 @@ func (b *bench) measure(r run) (f figures, err error) {
 			return f, fmt.Errorf("while filling: %w", err)
 		}
 	}
-	about = append(about, "-metrics", "-pids", s.pids(), "-batch", strconv.Itoa(r.batch), "-conns", strconv.Itoa(r.connections()))
+	about = append(about, "-metrics", "-pids", s.pids(), "-batch", strconv.Itoa(r.batch), "-conns",
+		strconv.Itoa(r.connections()))
 	if r.live {
 		return b.measureLive(r, s.addrs[0], about)
 	}

@@ -192,7 +192,8 @@ var aims = []aim{
 	{"one hot key: checks/s ÷ those of 100,000 keys",
 		"one: one node, 1 per request, one hot key", "one: one node, 1 per request", rate, 0.9, true},
 	{"three nodes, closed loop: CPU of all ÷ that of one node", "three: three nodes", "three: one node", cpu, 2, false},
-	{"three nodes, 1,000/s: p50 ÷ that of one node", "open: three nodes, 1,000/s", "open: one node, 1,000/s", p50, 2.5, false},
+	{"three nodes, 1,000/s: p50 ÷ that of one node", "open: three nodes, 1,000/s", "open: one node, 1,000/s", p50, 2.5,
+		false},
 	{"5,000,000 live keys, 2,000/s: p99 ÷ that with 10,000", "keys: weir, 5,000,000", "keys: weir, 10,000", p99, 2, false},
 	{"the same of the floor", "keys: floor, 5,000,000", "keys: floor, 10,000", p99, math.NaN(), false},
 }

@@ -83,7 +83,8 @@ func perRequest(batch int) string { return count(batch) + " per request" }
 
 func threeNodes() (runs []run) {
 	add := func(nodes, batch, keys, conns int, row string, flags ...string) {
-		runs = append(runs, run{table: tableThree, row: row, nodes: nodes, batch: batch, keys: keys, conns: conns, flags: flags})
+		runs = append(runs, run{table: tableThree, row: row, nodes: nodes, batch: batch, keys: keys, conns: conns,
+			flags: flags})
 	}
 	add(1, 1, manyKeys, 0, "one node")
 	add(3, 1, manyKeys, 0, "three nodes")
@@ -139,7 +140,8 @@ var series = []asked{
 func moreNodes() (runs []run) {
 	for _, s := range series {
 		for _, n := range clusters {
-			runs = append(runs, run{table: tableNodes, row: s.row(n), nodes: n, batch: s.batch, keys: manyKeys, rate: n * s.rate})
+			runs = append(runs, run{table: tableNodes, row: s.row(n), nodes: n, batch: s.batch, keys: manyKeys,
+				rate: n * s.rate})
 		}
 	}
 	return runs

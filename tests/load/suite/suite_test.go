@@ -48,7 +48,8 @@ func TestMedian(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for x, want := range map[float64]string{0: "0.00", 0.126: "0.13", 1.5: "1.50", 9.999: "10.0", 31.44: "31.4", 99.96: "100",
+	for x, want := range map[float64]string{0: "0.00", 0.126: "0.13", 1.5: "1.50", 9.999: "10.0", 31.44: "31.4",
+		99.96:  "100",
 		1234.5: "1,235", 1234567: "1,234,567", math.NaN(): "–"} {
 		if got := number(x); got != want {
 			t.Errorf("number(%v) = %q, want %q", x, got, want)
@@ -189,8 +190,9 @@ func TestPlots(t *testing.T) {
 	rs := results{}
 	for i, r := range scenarios(false) {
 		x := float64(i + 1)
-		rs[r.id()] = []figures{{CPU: x, P50: 100 * x, P99: 200 * x, P999: 300 * x, RSS: []float64{1}, Metrics: map[string]float64{
-			"weir_peer_request_items_sum": x, "weir_peer_request_items_count": 1}}}
+		rs[r.id()] = []figures{{CPU: x, P50: 100 * x, P99: 200 * x, P999: 300 * x, RSS: []float64{1},
+			Metrics: map[string]float64{
+				"weir_peer_request_items_sum": x, "weir_peer_request_items_count": 1}}}
 	}
 	dir := t.TempDir()
 	if err := writePlots(dir, rs); err != nil {
