@@ -1,0 +1,291 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// The flags of a check's behavior.
+const (
+	global = 2
+	reset  = 8
+	drain  = 32
+)
+
+// An item is one check of a request.
+type item struct {
+	Name      string `json:"name"`
+	Key       string `json:"unique_key"`
+	Hits      int64  `json:"hits"`
+	Limit     int64  `json:"limit"`
+	Duration  int64  `json:"duration"` // milliseconds
+	Algorithm string `json:"algorithm,omitempty"`
+	Behavior  int    `json:"behavior,omitempty"`
+	Burst     int64  `json:"burst,omitempty"`
+}
+
+// A result is the answer to an item.
+type result struct {
+	Status    string            `json:"status"`
+	Remaining int64             `json:"remaining"`
+	ResetTime int64             `json:"reset_time"`
+	Error     string            `json:"error"`
+	Metadata  map[string]string `json:"metadata"`
+}
+
+// Trouble is what an answer's degradation may be explained by.
+type trouble int32
+
+const (
+	calm   trouble = iota // all nodes are there: no answer may be degraded
+	absent                // nodes have left or start: others count for them, and say so
+	silent                // nodes died, froze, or can't hear each other: answers may be of unknown fate
+)
+
+// told are the words of degraded answers that were counted by the holder all the same, or by its successor. All others mean
+// that the asked node has counted by itself, where what it admits is beyond the limit of the holder.
+var told = map[string]bool{"": true, "owner_out": true, "owner_unreachable": true, "owner_refused": true, "not_ready": true}
+
+// unknownFate are the words of answers whose hits the holder may have counted besides.
+var unknownFate = map[string]bool{"owner_timeout": true, "owner_broken": true}
+
+// A limit is how callers ask for one.
+type limit struct {
+	item               // but for hits
+	gives, resets bool // callers give back; they make it whole
+	short         bool // it refills while it is watched, so only its bound is judged
+}
+
+// A ledger is what the callers know of one limit, and the bounds that follow. Of everything that is counted, used is what the
+// nodes know at most together; the callers know what they were told:
+//
+//	used ≥ base + net - lost - void - under
+//	used ≤ base + net + over
+//	net  ≤ what base leaves of the limit + sides × limit + lost + void + local
+type ledger struct {
+	limit
+	nodes    int64        // in the list, for the slack of GLOBAL limits
+	alone    sync.RWMutex // held for writing by a RESET, which is not to have others beside it, and else for reading
+	mu       sync.Mutex   // guards what follows
+	began    time.Time    // when the first hits were sent
+	base     int64        // used when the cluster was quiet last, as all nodes said
+	net      int64        // since then: hits that were admitted, less those whose giving back was sent
+	owned    int64        // what callers may give back
+	underway int64        // hits that were sent, and not answered yet
+	sides    int64        // how many nodes may have counted at a time without knowing of each other, beyond one
+	crashing bool         // a holder is being killed, and the bound not known until it is dead
+	lost     int64        // what nodes may have known alone when they died
+	void     int64        // admitted where a RESET on another side may void it
+	voidable bool         // there was such a RESET
+	local    int64        // admitted by nodes that counted by themselves, without being holders
+	over     int64        // may be counted without having been admitted
+	under    int64        // admitted, and perhaps not counted
+	drained  bool         // a refused request has taken the rest
+	problem  string       // the first violation
+	last     []string     // the last answers, for the report of a violation
+}
+
+// An op is one item on its way.
+type op struct {
+	*ledger
+	hits  int64 // to take, or, if negative, to give back; 0 looks
+	whole bool  // makes the limit whole
+}
+
+// item returns what to send.
+func (o op) item() item {
+	i := o.ledger.item
+	i.Hits = o.hits
+	if o.whole {
+		i.Behavior |= reset
+	}
+	return i
+}
+
+// begin notes that o is about to be sent.
+func (o op) begin() {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case o.hits > 0:
+		if l.began.IsZero() {
+			l.began = time.Now()
+		}
+		l.underway += o.hits
+	case o.hits < 0: // the bound may be used up again from the moment on in which it is sent
+		l.net += o.hits
+		l.owned += o.hits
+	}
+}
+
+// undo notes that o was not sent after all, as nobody listened.
+func (o op) undo() {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.underway -= max(o.hits, 0)
+	if o.hits < 0 {
+		l.net -= o.hits
+		l.owned -= o.hits
+	}
+}
+
+// unanswered notes that nothing is known of o, though it was sent.
+func (o op) unanswered() {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.underway -= max(o.hits, 0)
+	l.over += max(o.hits, -o.hits)
+	if o.whole {
+		l.wholeInDoubt()
+	}
+}
+
+// wholeInDoubt: a RESET that was applied, or wasn't, or will be later.
+func (l *ledger) wholeInDoubt() {
+	l.over += max(0, l.base+l.net)
+	l.sides++
+	l.base, l.net, l.owned, l.voidable = 0, 0, 0, true
+}
+
+// answered notes the answer to o, which fell into a time of that trouble, and returns what is wrong with it, if anything is.
+func (o op) answered(r result, t trouble) string {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	why := r.Metadata["degraded"]
+	l.last = append(l.last[max(0, len(l.last)-3):], fmt.Sprintf("%d %s %d %v", o.hits, r.Status, r.Remaining, r.Metadata))
+	l.underway -= max(o.hits, 0)
+	switch {
+	case r.Status == "OK" && o.whole:
+		l.madeWhole(t, why)
+	case r.Status == "OK" && o.hits > 0:
+		l.admitted(o.hits, t, why)
+	case unknownFate[why] && o.hits > 0:
+		l.over += o.hits
+	case unknownFate[why] && o.hits < 0:
+		l.over, l.under, l.lost = l.over-o.hits, l.under-o.hits, l.lost-o.hits
+	}
+	if r.Status == "OVER_LIMIT" && l.Behavior&drain != 0 {
+		l.drained = true
+	}
+	switch bound := l.bound(time.Now()); {
+	case r.Status != "OK" && r.Status != "OVER_LIMIT":
+		return fmt.Sprintf("%s: status %q, error %q", l.Key, r.Status, r.Error)
+	case o.hits <= 0 && r.Status != "OK":
+		return fmt.Sprintf("%s: %d hits: %s", l.Key, o.hits, r.Status)
+	case why != "" && t < silent && (t == calm || !told[why]):
+		return fmt.Sprintf("%s: answered %s for no reason", l.Key, why)
+	case !l.crashing && l.net > bound && l.problem == "":
+		l.problem = fmt.Sprintf("%s: %s", l.Key, l.describe(bound))
+		return l.problem
+	}
+	return ""
+}
+
+func (l *ledger) admitted(hits int64, t trouble, why string) {
+	l.net += hits
+	l.owned += hits
+	if !told[why] && t == silent {
+		l.local += hits
+	}
+	if unknownFate[why] {
+		l.over, l.under = l.over+hits, l.under+hits
+	}
+	if l.voidable {
+		l.void = min(l.void+hits, l.Limit*l.sides)
+	}
+}
+
+// madeWhole begins anew. A RESET that some nodes don't hear of for now voids what they count: that is how it is meant, as what they
+// know can't be told apart by then.
+func (l *ledger) madeWhole(t trouble, why string) {
+	if unknownFate[why] {
+		l.wholeInDoubt()
+		return
+	}
+	l.base, l.net, l.owned, l.void, l.drained = 0, 0, 0, 0, false
+	if l.voidable = t == silent; !l.voidable {
+		l.sides, l.lost, l.local, l.over, l.under = 0, 0, 0, 0, 0
+	}
+}
+
+// bound is the most that net may be.
+func (l *ledger) bound(now time.Time) int64 {
+	if l.short {
+		windows := now.Sub(l.began).Milliseconds()/l.Duration + 1
+		return l.Limit*windows*(1+l.sides) + l.lost + l.local
+	}
+	return max(0, l.Limit-l.base) + l.sides*l.Limit + l.lost + l.void + l.local + l.slack()
+}
+
+// slack is what copies of a GLOBAL limit may admit beyond it, by the documentation, with the default of 1 %.
+func (l *ledger) slack() int64 {
+	if l.Behavior&global == 0 {
+		return 0
+	}
+	return (l.nodes - 1) * (l.Limit / 100 / l.nodes)
+}
+
+// used is between what the nodes must say has been used, once they have told each other everything.
+func (l *ledger) used() (from, to int64) {
+	from, to = l.base+l.net-l.lost-l.void-l.under, l.base+l.net+l.over
+	if l.drained {
+		to = max(to, l.Limit*(1+l.sides)+l.lost+l.local)
+		if l.lost+l.void+l.under == 0 {
+			from = max(from, l.Limit)
+		}
+	}
+	return max(0, from), max(0, to)
+}
+
+// describe returns the ledger in words. bound is its bound.
+func (l *ledger) describe(bound int64) string {
+	return fmt.Sprintf("limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q",
+		l.Limit, l.Algorithm, l.Behavior, l.net, bound, l.base, l.sides, l.lost, l.void, l.local, l.over, l.under, l.last)
+}
+
+// side notes that one more node may count without knowing of the others.
+func (l *ledger) side() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sides++
+}
+
+// crash notes that a node is about to be killed.
+func (l *ledger) crash() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.crashing = true
+}
+
+// crashed notes that it is dead. What it knew alone, of a limit that it held, is everything at most. Unless the cluster was quiet, it
+// may also have had hits of other nodes that these tell again, or what it had told others is told twice.
+func (l *ledger) crashed(held, quiet bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.crashing = false
+	all := max(0, l.base+l.net) + l.underway
+	if held || !quiet {
+		l.lost = max(l.lost, all)
+	} else if l.Behavior&global != 0 {
+		l.lost += l.Limit / 100 / l.nodes
+	}
+	if l.short {
+		l.sides++
+	}
+	if !quiet {
+		l.over += all
+	}
+}
+
+// rest begins anew with what all nodes say is used, now that they are quiet.
+func (l *ledger) rest(used int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.base, l.net, l.owned = used, 0, min(l.owned, used)
+	l.sides, l.lost, l.void, l.local, l.over, l.under, l.voidable, l.drained = 0, 0, 0, 0, 0, 0, false, false
+}
