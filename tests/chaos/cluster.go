@@ -44,6 +44,7 @@ type cluster struct {
 	pause   sync.RWMutex // held for reading by who sends
 	mu      sync.Mutex
 	ledgers []*ledger // guarded by mu; all limits
+	named   int       // guarded by mu; how many limits there were
 	fresh   []*ledger // guarded by mu; those that load is put on
 }
 
@@ -178,6 +179,9 @@ func (c *cluster) launch(n *node) {
 	}
 	exited, cmd := make(chan struct{}), n.cmd
 	n.exited = exited
+	if c.drain == 0 {
+		n.lives.Add(1)
+	}
 	n.state.Store(running)
 	go func() {
 		cmd.Wait() // its error says no more than ProcessState

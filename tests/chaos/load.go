@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -31,7 +33,8 @@ func (c *cluster) limits(count int, prefix string, like limit) (all []*ledger) {
 	defer c.mu.Unlock()
 	for range count {
 		l := &ledger{limit: like, nodes: int64(len(c.nodes))}
-		l.Name, l.Key = "chaos", fmt.Sprint(prefix, "-", c.seed, "-", len(c.ledgers))
+		l.Name, l.Key = "chaos", fmt.Sprint(prefix, "-", c.seed, "-", c.named)
+		c.named++
 		if l.Duration == 0 {
 			l.Duration = hour
 		}
@@ -107,7 +110,55 @@ type caller struct {
 }
 
 func (c *cluster) caller(number int) *caller {
-	return &caller{cluster: c, client: newClient(number%2 == 1, slowest), rng: rand.New(rand.NewPCG(c.seed, uint64(number)))}
+	client := newClient(number%3 == 1, slowest)
+	if number%3 == 2 && c.drain > 0 { // or it breaks when it is idle just then
+		client.Transport = &plain{}
+	}
+	return &caller{cluster: c, client: client, rng: rand.New(rand.NewPCG(c.seed, uint64(number)))}
+}
+
+// A plain client keeps one connection, and doesn't look whether it was closed before it writes to it, as those of many languages. It
+// is for one request at a time.
+type plain struct {
+	conn net.Conn
+	host string
+}
+
+func (p *plain) RoundTrip(req *http.Request) (*http.Response, error) {
+	if p.conn != nil && p.host != req.URL.Host {
+		p.CloseIdleConnections()
+	}
+	if p.conn == nil {
+		conn, err := net.Dial("tcp", req.URL.Host)
+		if err != nil {
+			return nil, err
+		}
+		p.conn, p.host = conn, req.URL.Host
+	}
+	deadline, _ := req.Context().Deadline()
+	p.conn.SetDeadline(deadline)
+	err := req.Write(p.conn)
+	var resp *http.Response
+	if err == nil {
+		resp, err = http.ReadResponse(bufio.NewReader(p.conn), req)
+	}
+	if err != nil {
+		p.CloseIdleConnections()
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	if resp.Close || err != nil {
+		p.CloseIdleConnections()
+	}
+	return resp, err
+}
+
+func (p *plain) CloseIdleConnections() {
+	if p.conn != nil {
+		p.conn.Close()
+		p.conn = nil
+	}
 }
 
 // do sends some ops to a node, notes in their ledgers what came of them, and returns the answers; nil if there are none.
@@ -123,7 +174,7 @@ func (c *caller) do(n *node, ops ...op) []result {
 	t := max(before, trouble(c.trouble.Load()))
 	if err == nil {
 		for i, r := range results {
-			if wrong := ops[i].answered(r, t); wrong != "" {
+			if wrong := ops[i].answered(r, t, time.Since(began)); wrong != "" {
 				c.Errorf("at %s: %s", n.name, wrong)
 			}
 		}
@@ -140,8 +191,9 @@ func (c *caller) do(n *node, ops ...op) []result {
 			o.unanswered()
 		}
 	}
-	switch disturbed := n.lives.Load() != lives || stopped; {
-	case err == errRefused && n.state.Load() != running:
+	away := n.state.Load() != running
+	switch disturbed := n.lives.Load() != lives || stopped || away && c.drain == 0; {
+	case err == errRefused && away:
 	case err != errRefused && disturbed:
 		c.broken.Add(1)
 	default:

@@ -32,7 +32,7 @@ type run struct {
 
 	mu       sync.Mutex
 	problems []string // guarded by mu
-	note     string   // for its line, when all went well
+	note     string   // for its line
 	cleanups []func()
 	clusters []*cluster
 }
@@ -71,9 +71,9 @@ func (r *run) play(scenario func(*run)) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	head := fmt.Sprintf("%s seed %d (%.1f s)", r.name, r.seed, time.Since(began).Seconds())
+	head := fmt.Sprintf("%s seed %d (%.1f s)%s", r.name, r.seed, time.Since(began).Seconds(), strings.TrimSuffix(r.note, ","))
 	if len(r.problems) == 0 {
-		fmt.Printf("ok      %s%s\n", head, r.note)
+		fmt.Printf("ok      %s\n", head)
 		return true
 	}
 	shown := r.problems[:min(5, len(r.problems))]

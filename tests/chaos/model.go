@@ -47,14 +47,21 @@ const (
 // that the asked node has counted by itself, where what it admits is beyond the limit of the holder.
 var told = map[string]bool{"": true, "owner_out": true, "owner_unreachable": true, "owner_refused": true, "not_ready": true}
 
-// unknownFate are the words of answers whose hits the holder may have counted besides.
-var unknownFate = map[string]bool{"owner_timeout": true, "owner_broken": true}
+// silentOwner is the word of copies that count alone. The first that do so have asked the holder, and waited for it; that it may be busy
+// is no fault.
+const silentOwner = "owner_silent"
+
+// unknown reports whether the holder may have counted besides what an answer after some time says.
+func unknown(why string, after time.Duration) bool {
+	return why == "owner_timeout" || why == "owner_broken" || why == silentOwner && after > 40*time.Millisecond
+}
 
 // A limit is how callers ask for one.
 type limit struct {
 	item               // but for hits
 	gives, resets bool // callers give back; they make it whole
 	short         bool // it refills while it is watched, so only its bound is judged
+	strict        bool // its GLOBAL copies are not to count alone
 }
 
 // A ledger is what the callers know of one limit, and the bounds that follow. Of everything that is counted, used is what the
@@ -152,21 +159,22 @@ func (l *ledger) wholeInDoubt() {
 }
 
 // answered notes the answer to o, which fell into a time of that trouble, and returns what is wrong with it, if anything is.
-func (o op) answered(r result, t trouble) string {
+func (o op) answered(r result, t trouble, after time.Duration) string {
 	l := o.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	why := r.Metadata["degraded"]
 	l.last = append(l.last[max(0, len(l.last)-3):], fmt.Sprintf("%d %s %d %v", o.hits, r.Status, r.Remaining, r.Metadata))
 	l.underway -= max(o.hits, 0)
+	doubt := unknown(why, after)
 	switch {
 	case r.Status == "OK" && o.whole:
-		l.madeWhole(t, why)
+		l.madeWhole(t, doubt)
 	case r.Status == "OK" && o.hits > 0:
-		l.admitted(o.hits, t, why)
-	case unknownFate[why] && o.hits > 0:
+		l.admitted(o.hits, t, why, doubt)
+	case doubt && o.hits > 0:
 		l.over += o.hits
-	case unknownFate[why] && o.hits < 0:
+	case doubt && o.hits < 0:
 		l.over, l.under, l.lost = l.over-o.hits, l.under-o.hits, l.lost-o.hits
 	}
 	if r.Status == "OVER_LIMIT" && l.Behavior&drain != 0 {
@@ -177,7 +185,7 @@ func (o op) answered(r result, t trouble) string {
 		return fmt.Sprintf("%s: status %q, error %q", l.Key, r.Status, r.Error)
 	case o.hits <= 0 && r.Status != "OK":
 		return fmt.Sprintf("%s: %d hits: %s", l.Key, o.hits, r.Status)
-	case why != "" && t < silent && (t == calm || !told[why]):
+	case why != "" && why != silentOwner && t < silent && (t == calm || !told[why]):
 		return fmt.Sprintf("%s: answered %s for no reason", l.Key, why)
 	case !l.crashing && l.net > bound && l.problem == "":
 		l.problem = fmt.Sprintf("%s: %s", l.Key, l.describe(bound))
@@ -186,13 +194,13 @@ func (o op) answered(r result, t trouble) string {
 	return ""
 }
 
-func (l *ledger) admitted(hits int64, t trouble, why string) {
+func (l *ledger) admitted(hits int64, t trouble, why string, doubt bool) {
 	l.net += hits
 	l.owned += hits
-	if !told[why] && t == silent {
+	if !told[why] && (t == silent || why == silentOwner && !l.strict) {
 		l.local += hits
 	}
-	if unknownFate[why] {
+	if doubt {
 		l.over, l.under = l.over+hits, l.under+hits
 	}
 	if l.voidable {
@@ -202,8 +210,8 @@ func (l *ledger) admitted(hits int64, t trouble, why string) {
 
 // madeWhole begins anew. A RESET that some nodes don't hear of for now voids what they count: that is how it is meant, as what they
 // know can't be told apart by then.
-func (l *ledger) madeWhole(t trouble, why string) {
-	if unknownFate[why] {
+func (l *ledger) madeWhole(t trouble, doubt bool) {
+	if doubt {
 		l.wholeInDoubt()
 		return
 	}
@@ -216,16 +224,20 @@ func (l *ledger) madeWhole(t trouble, why string) {
 // bound is the most that net may be.
 func (l *ledger) bound(now time.Time) int64 {
 	if l.short {
-		windows := now.Sub(l.began).Milliseconds()/l.Duration + 1
-		return l.Limit*windows*(1+l.sides) + l.lost + l.local
+		// A bucket and what leaked from it; or whole windows, of which each begins after the one before.
+		refilled := l.Limit * (now.Sub(l.began).Milliseconds() + 1) / l.Duration
+		return (l.Limit+refilled)*(1+l.sides) + l.lost + l.local
 	}
 	return max(0, l.Limit-l.base) + l.sides*l.Limit + l.lost + l.void + l.local + l.slack()
 }
 
 // slack is what copies of a GLOBAL limit may admit beyond it, by the documentation, with the default of 1 %.
 func (l *ledger) slack() int64 {
-	if l.Behavior&global == 0 {
+	switch {
+	case l.Behavior&global == 0:
 		return 0
+	case l.strict:
+		return l.Limit / 100
 	}
 	return (l.nodes - 1) * (l.Limit / 100 / l.nodes)
 }
