@@ -64,6 +64,7 @@ type node struct {
 // States of a node.
 const (
 	gone int32 = iota
+	starting // it doesn't listen yet
 	running
 	frozen
 	leaving
@@ -182,16 +183,16 @@ func (c *cluster) launch(n *node) {
 	if c.drain == 0 {
 		n.lives.Add(1)
 	}
-	n.state.Store(running)
+	n.state.Store(starting)
 	go func() {
 		cmd.Wait() // its error says no more than ProcessState
-		if n.state.Swap(gone) == running {
+		if s := n.state.Swap(gone); s == starting || s == running {
 			c.Errorf("%s ended by itself: %v", n.name, cmd.ProcessState)
 		}
 		c.linksTo(n, (*link).refuse)
 		close(exited)
 	}()
-	for n.state.Load() == running { // until it listens
+	for n.state.Load() == starting {
 		if conn, err := net.Dial("tcp", n.addr); err == nil {
 			conn.Close()
 			break
@@ -203,6 +204,7 @@ func (c *cluster) launch(n *node) {
 			c.Errorf("%v", err)
 		}
 	})
+	n.state.CompareAndSwap(starting, running)
 }
 
 // linksTo does something with all links that lead to a node.
@@ -453,7 +455,7 @@ func (c *cluster) stop() {
 		if n.cmd == nil || n.cmd.Process == nil {
 			continue
 		}
-		if s := n.state.Swap(gone); s == running || s == frozen || s == leaving {
+		if s := n.state.Swap(gone); s != gone {
 			n.cmd.Process.Kill()
 		}
 		<-n.exited

@@ -107,14 +107,16 @@ type caller struct {
 	rng    *rand.Rand
 	at     *node // where it stays, if it is sticky, as long as its connection lasts
 	sticky bool
+	lives  map[*node]int64
 }
 
-func (c *cluster) caller(number int) *caller {
+func (c *cluster) caller(number int, sticky bool) *caller {
 	client := newClient(number%3 == 1, slowest)
-	if number%3 == 2 && c.drain > 0 { // or it breaks when it is idle just then
+	if number%3 == 2 && sticky && c.drain > 0 { // a connection that it doesn't use for that long may break
 		client.Transport = &plain{}
 	}
-	return &caller{cluster: c, client: client, rng: rand.New(rand.NewPCG(c.seed, uint64(number)))}
+	rng := rand.New(rand.NewPCG(c.seed, uint64(number)))
+	return &caller{cluster: c, client: client, rng: rng, sticky: sticky, lives: map[*node]int64{}}
 }
 
 // A plain client keeps one connection, and doesn't look whether it was closed before it writes to it, as those of many languages. It
@@ -168,8 +170,9 @@ func (c *caller) do(n *node, ops ...op) []result {
 		o.begin()
 		items = append(items, o.item())
 	}
-	before, lives, began := trouble(c.trouble.Load()), n.lives.Load(), time.Now()
-	stopped := n.state.Load() == frozen
+	before, state, began := trouble(c.trouble.Load()), n.state.Load(), time.Now()
+	lives := c.lives[n] // as of the last request there, since its connection may be as old
+	c.lives[n] = n.lives.Load()
 	results, resp, err := c.request(c.client, n, items)
 	t := max(before, trouble(c.trouble.Load()))
 	if err == nil {
@@ -191,10 +194,10 @@ func (c *caller) do(n *node, ops ...op) []result {
 			o.unanswered()
 		}
 	}
-	away := n.state.Load() != running
-	switch disturbed := n.lives.Load() != lives || stopped || away && c.drain == 0; {
+	away := state != running || n.state.Load() != running
+	switch {
 	case err == errRefused && away:
-	case err != errRefused && disturbed:
+	case err != errRefused && (n.lives.Load() != lives || state == frozen || state == gone || away && c.drain == 0):
 		c.broken.Add(1)
 	default:
 		c.Errorf("%s didn't answer: %v after %v", n.name, err, time.Since(began).Round(time.Millisecond))
@@ -282,8 +285,7 @@ func (c *cluster) load(callers int, every time.Duration, sticky bool, on ...*led
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			caller := c.caller(i)
-			caller.sticky = sticky
+			caller := c.caller(i, sticky)
 			defer caller.client.CloseIdleConnections()
 			for {
 				select {

@@ -69,7 +69,7 @@ type limit struct {
 //
 //	used ≥ base + net - lost - void - under
 //	used ≤ base + net + over
-//	net  ≤ what base leaves of the limit + sides × limit + lost + void + local
+//	net  ≤ what base leaves of the limit + sides × limit + lost + void (of the other sides) + local
 type ledger struct {
 	limit
 	nodes    int64        // in the list, for the slack of GLOBAL limits
@@ -178,7 +178,10 @@ func (o op) answered(r result, t trouble, after time.Duration) string {
 		l.over, l.under, l.lost = l.over-o.hits, l.under-o.hits, l.lost-o.hits
 	}
 	if r.Status == "OVER_LIMIT" && l.Behavior&drain != 0 {
-		l.drained = true
+		l.drained = l.drained || !doubt
+		if !told[why] { // each node that counts by itself drains what it knows
+			l.over += l.Limit
+		}
 	}
 	switch bound := l.bound(time.Now()); {
 	case r.Status != "OK" && r.Status != "OVER_LIMIT":
@@ -204,7 +207,7 @@ func (l *ledger) admitted(hits int64, t trouble, why string, doubt bool) {
 		l.over, l.under = l.over+hits, l.under+hits
 	}
 	if l.voidable {
-		l.void = min(l.void+hits, l.Limit*l.sides)
+		l.void += hits
 	}
 }
 
@@ -216,7 +219,7 @@ func (l *ledger) madeWhole(t trouble, doubt bool) {
 		return
 	}
 	l.base, l.net, l.owned, l.void, l.drained = 0, 0, 0, 0, false
-	if l.voidable = t == silent; !l.voidable {
+	if l.voidable = t == silent || l.sides > 0; !l.voidable {
 		l.sides, l.lost, l.local, l.over, l.under = 0, 0, 0, 0, 0
 	}
 }
@@ -228,7 +231,7 @@ func (l *ledger) bound(now time.Time) int64 {
 		refilled := l.Limit * (now.Sub(l.began).Milliseconds() + 1) / l.Duration
 		return (l.Limit+refilled)*(1+l.sides) + l.lost + l.local
 	}
-	return max(0, l.Limit-l.base) + l.sides*l.Limit + l.lost + l.void + l.local + l.slack()
+	return max(0, l.Limit+l.slack()-l.base) + l.sides*l.Limit + l.lost + min(l.void, l.sides*l.Limit) + l.local
 }
 
 // slack is what copies of a GLOBAL limit may admit beyond it, by the documentation, with the default of 1 %.
@@ -283,8 +286,9 @@ func (l *ledger) crashed(held, quiet bool) {
 	all := max(0, l.base+l.net) + l.underway
 	if held || !quiet {
 		l.lost = max(l.lost, all)
-	} else if l.Behavior&global != 0 {
+	} else if l.Behavior&global != 0 { // what its copy has admitted, or taken back, and hasn't told yet
 		l.lost += l.Limit / 100 / l.nodes
+		l.over += l.Limit
 	}
 	if l.short {
 		l.sides++

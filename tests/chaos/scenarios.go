@@ -84,7 +84,7 @@ func oneGoneOneRestarted(r *run) {
 	c := r.start(options{n: pick(r, 3, 3, 4, 5)})
 	all := c.limits(150, "a", limit{item: item{Limit: 10, Algorithm: pick(r, algorithms...)}})
 	back := c.away(c.nodes[1], pick(r, "kill", "freeze"), all)
-	c.caller(0).each(c.nodes[0], all, 4)
+	c.caller(0, false).each(c.nodes[0], all, 4)
 	c.bounce(0, c.nodes[2])
 	c.settle(patience)
 	back()
@@ -125,7 +125,7 @@ func takenAndGivenBack(r *run) {
 		all = append(all, c.limitsOf(c.nodes[1], 1, "d", limit{item: item{Limit: 10, Algorithm: algorithm}})...)
 		all = append(all, c.limitsOf(c.nodes[1], 1, "d", limit{item: item{Limit: 10, Algorithm: algorithm, Behavior: global}})...)
 	}
-	caller := c.caller(0)
+	caller := c.caller(0, false)
 	caller.each(c.nodes[0], all, 1)
 	caller.each(c.nodes[0], all, -1)
 	back := c.away(c.nodes[1], pick(r, "kill", "freeze"), all)
@@ -143,7 +143,7 @@ func resetAway(r *run) {
 	for _, algorithm := range algorithms {
 		all = append(all, c.limitsOf(c.nodes[1], 1, "e", limit{item: item{Limit: 10, Algorithm: algorithm}})...)
 	}
-	caller := c.caller(0)
+	caller := c.caller(0, false)
 	for range 12 {
 		caller.each(c.nodes[0], all, 1)
 	}
@@ -167,7 +167,7 @@ func noThirdBudget(r *run) {
 	for _, algorithm := range algorithms {
 		all = append(all, c.limitsOf(c.nodes[1], 2, "f", limit{item: item{Limit: 50, Algorithm: algorithm}})...)
 	}
-	caller := c.caller(0)
+	caller := c.caller(0, false)
 	spend := func(while time.Duration, nodes ...*node) {
 		for end := time.Now().Add(while); time.Now().Before(end); {
 			for _, n := range nodes {
@@ -192,7 +192,7 @@ func globalOwnerRestarted(r *run) {
 	c := r.start(options{n: 3})
 	owner, how := c.nodes[1], pick(r, "leave", "kill", "away")
 	all := c.limitsOf(owner, 8, "g", limit{item: item{Limit: 100, Behavior: global, Algorithm: pick(r, algorithms...)}})
-	caller := c.caller(0)
+	caller := c.caller(0, false)
 	for i := range 110 {
 		caller.each(c.nodes[i%3], all, 1)
 	}
@@ -240,7 +240,7 @@ func globalFlood(r *run) {
 	const size = 20_000
 	c := r.start(options{n: 3, env: []string{fmt.Sprint("WEIR_CACHE_SIZE=", size)}})
 	all := c.limitsOf(c.nodes[0], 30, "h", limit{item: item{Limit: 100, Behavior: global, Algorithm: pick(r, algorithms...)}})
-	caller := c.caller(0)
+	caller := c.caller(0, false)
 	for range 6 {
 		caller.each(c.nodes[1], all, 20)
 	}
@@ -278,7 +278,7 @@ func globalFarAway(r *run) {
 // lateMessages has publications of GLOBAL limits be late, and then states that move. Neither may change when a limit is whole again.
 func lateMessages(r *run) {
 	c := r.start(options{n: 3, dns: true, links: true})
-	owner, other, caller := c.nodes[0], c.nodes[1], c.caller(0)
+	owner, other, caller := c.nodes[0], c.nodes[1], c.caller(0, false)
 	l := c.limitsOf(owner, 1, "j", limit{item: item{Limit: 100, Duration: 3000, Behavior: global}, short: true})[0]
 	for range 3 {
 		c.links[[2]int{0, 1}].set(weather{})
