@@ -63,8 +63,8 @@ type node struct {
 
 // States of a node.
 const (
-	gone int32 = iota
-	starting // it doesn't listen yet
+	gone     int32 = iota
+	starting       // it doesn't listen yet
 	running
 	frozen
 	leaving
