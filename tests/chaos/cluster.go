@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -34,31 +35,31 @@ type cluster struct {
 	env     []string
 	drain   time.Duration // WEIR_DRAIN_DELAY
 	links   map[[2]int]*link
-	dns     []*dnstest.Server // one for each node, as they may differ; nil with a static list
+	dns     []*dnstest.Server // one for each node, as they may differ; none with a static list
 	admin   *http.Client
 	trouble atomic.Int32
-	quiet   atomic.Bool  // nothing has happened since all counts were found right
-	broken  atomic.Int64 // requests that broke as a node stopped without a delay
-	sent    atomic.Int64 // requests
+	quiet   atomic.Bool // nothing has happened since all counts were found right
+	sent    atomic.Int64
+	broken  atomic.Int64 // of the requests that were sent, for a reason
 
-	pause   sync.RWMutex // held for reading by who sends
+	pause   sync.RWMutex // held for reading by callers that put load on it
 	mu      sync.Mutex
 	ledgers []*ledger // guarded by mu; all limits
-	named   int       // guarded by mu; how many limits there were
-	fresh   []*ledger // guarded by mu; those that load is put on
+	named   int       // guarded by mu; how many limits there ever were
+	loaded  []*ledger // guarded by mu; those that load is put on
 }
 
-// A node is a process of weir, or its place.
+// A node is a process of weir, or the place of one.
 type node struct {
 	name, addr string
 	number     int
 	listed     bool
-	ready      atomic.Bool  // it takes work, as a balancer sees it
-	lives      atomic.Int64 // grows with everything that may break a connection to it
 	state      atomic.Int32
+	ready      atomic.Bool  // it takes work, as balancers see it
+	lives      atomic.Int64 // grows with everything that may break a connection to it
 	cmd        *exec.Cmd
 	exited     chan struct{}
-	log        *tail
+	log        *journal
 }
 
 // States of a node.
@@ -72,52 +73,47 @@ const (
 
 // Options of a cluster.
 type options struct {
-	n       int // nodes
-	spare   int // further nodes that may come
-	dns     bool
-	links   bool // proxies between them; with DNS only, since all nodes must have the same names for each other
-	drain   time.Duration
-	timeout time.Duration // WEIR_PEER_TIMEOUT
-	env     []string
-	// A name in the list of which there is no node.
-	stranger string
+	n, spare int    // nodes, and further ones that may come
+	stranger string // a name in the list without a node
+	dns      bool
+	links    bool          // proxies between them; only with DNS, as all must have the same names for each other
+	drain    time.Duration // WEIR_DRAIN_DELAY
+	timeout  time.Duration // WEIR_PEER_TIMEOUT; the default is long, since that the machine is busy is no fault of a node
+	cache    int           // WEIR_CACHE_SIZE, if not 0
 }
 
 // start starts a cluster and waits until it is ready.
 func (r *run) start(o options) *cluster {
-	if o.timeout == 0 {
-		o.timeout = 5 * time.Second // a busy machine is no fault
-	}
 	c := &cluster{run: r, drain: o.drain, links: map[[2]int]*link{}, admin: newClient(false, 2*time.Second)}
 	r.Cleanup(c.stop)
+	r.clusters = append(r.clusters, c)
 	c.port = freePort(c.addr(0, 0))
 	var addrs []string
 	for i := range o.n + o.spare {
 		at := fmt.Sprint(c.addr(i, i), ":", c.port)
-		n := &node{name: at, addr: at, number: i, listed: i < o.n, log: &tail{}}
+		n := &node{name: at, addr: at, number: i, listed: i < o.n, log: &journal{}}
 		if o.dns {
 			n.name = fmt.Sprintf("node-%d.chaos.test:%d", i, c.port)
 			c.dns = append(c.dns, dnstest.Start(r))
 		}
 		c.nodes, addrs = append(c.nodes, n), append(addrs, at)
 	}
-	r.clusters = append(r.clusters, c)
-	c.env = []string{"WEIR_DRAIN_DELAY=" + o.drain.String(), "WEIR_PEER_TIMEOUT=" + o.timeout.String(), "WEIR_PEER_SECRET=chaos"}
+	c.env = []string{"WEIR_PEER_SECRET=chaos", fmt.Sprint("WEIR_DRAIN_DELAY=", o.drain),
+		fmt.Sprint("WEIR_PEER_TIMEOUT=", cmp.Or(o.timeout, 5*time.Second))}
+	if o.cache > 0 {
+		c.env = append(c.env, fmt.Sprint("WEIR_CACHE_SIZE=", o.cache))
+	}
 	if o.dns {
 		c.env = append(c.env, "WEIR_PEERS_SRV="+service, "WEIR_PEERS_REFRESH=1s")
 	} else {
 		c.env = append(c.env, "WEIR_PEERS="+strings.Join(append(addrs[:o.n:o.n], o.stranger), ","))
 	}
-	c.env = append(c.env, o.env...)
 	c.wire(o.links)
 	c.list(c.dns...)
-	for i, n := range c.nodes {
+	for _, n := range c.nodes {
 		go c.watch(n)
-		if i < o.n {
-			c.launch(n)
-		}
 	}
-	c.waitReady(c.nodes[:o.n]...)
+	c.again(c.nodes[:o.n]...)
 	c.settle(patience)
 	return c
 }
@@ -134,7 +130,8 @@ func freePort(host string) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-// wire tells each node's DNS server where that node connects to for the others.
+// wire tells each node's DNS server where that node connects to for the others. So all have the same names for each other, and yet
+// each pair has links of its own.
 func (c *cluster) wire(proxies bool) {
 	for i, dns := range c.dns {
 		for j, n := range c.nodes {
@@ -161,25 +158,20 @@ func (c *cluster) list(servers ...*dnstest.Server) {
 	}
 }
 
-// launch starts a node's process.
+// launch starts a node's process, and returns when it listens.
 func (c *cluster) launch(n *node) {
 	c.worse(absent)
-	n.cmd = exec.Command(c.bin)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "WEIR_") {
-			n.cmd.Env = append(n.cmd.Env, v)
-		}
-	}
-	n.cmd.Env = append(append(n.cmd.Env, "GOMAXPROCS=2", "WEIR_LISTEN="+n.addr, "WEIR_ADVERTISE="+n.name), c.env...)
+	cmd, exited := exec.Command(c.bin), make(chan struct{})
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WEIR_") })
+	cmd.Env = append(append(cmd.Env, "WEIR_LISTEN="+n.addr, "WEIR_ADVERTISE="+n.name), c.env...)
 	if c.dns != nil {
-		n.cmd.Env = append(n.cmd.Env, "WEIR_DNS_SERVER="+c.dns[n.number].Addr)
+		cmd.Env = append(cmd.Env, "WEIR_DNS_SERVER="+c.dns[n.number].Addr)
 	}
-	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-	if err := n.cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = n.log, n.log
+	if err := cmd.Start(); err != nil {
 		c.Fatal(err)
 	}
-	exited, cmd := make(chan struct{}), n.cmd
-	n.exited = exited
+	n.cmd, n.exited = cmd, exited
 	if c.drain == 0 {
 		n.lives.Add(1)
 	}
@@ -195,16 +187,11 @@ func (c *cluster) launch(n *node) {
 	for n.state.Load() == starting {
 		if conn, err := net.Dial("tcp", n.addr); err == nil {
 			conn.Close()
-			break
+			c.linksTo(n, c.open)
+			n.state.CompareAndSwap(starting, running)
 		}
 		time.Sleep(glance / 10)
 	}
-	c.linksTo(n, func(l *link) {
-		if err := l.open(); err != nil {
-			c.Errorf("%v", err)
-		}
-	})
-	n.state.CompareAndSwap(starting, running)
 }
 
 // linksTo does something with all links that lead to a node.
@@ -216,7 +203,13 @@ func (c *cluster) linksTo(n *node, do func(*link)) {
 	}
 }
 
-// worse notes what may be the matter.
+func (c *cluster) open(l *link) {
+	if err := l.open(); err != nil {
+		c.Errorf("%v", err)
+	}
+}
+
+// worse notes what may be the matter from now on.
 func (c *cluster) worse(t trouble) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,12 +224,12 @@ func (c *cluster) watch(n *node) {
 		case <-c.done:
 			return
 		case <-time.After(glance):
+			ready := false
 			if s := n.state.Load(); s == running || s == leaving {
 				_, err := c.get(n, "/readyz")
-				n.ready.Store(err == nil && n.state.Load() != frozen)
-			} else {
-				n.ready.Store(false)
+				ready = err == nil && n.state.Load() != frozen
 			}
+			n.ready.Store(ready)
 		}
 	}
 }
@@ -280,7 +273,7 @@ func (c *cluster) peers(n *node) (map[string]string, error) {
 
 // metric returns the sum of what a node has of a metric. Labels, if any, are part of its name.
 func (c *cluster) metric(n *node, name string) (sum float64) {
-	body, _ := c.get(n, "/metrics")
+	body, _ := c.get(n, "/metrics") // or nothing, if it is gone
 	for line := range strings.Lines(string(body)) {
 		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
 			x, _ := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64)
@@ -290,27 +283,16 @@ func (c *cluster) metric(n *node, name string) (sum float64) {
 	return sum
 }
 
-// await waits until what returns "". Otherwise it is what is still wrong.
-func (c *cluster) await(within time.Duration, what func() string) {
+// await waits until wrong returns "". Otherwise it is what is still wrong.
+func (c *cluster) await(within time.Duration, wrong func() string) {
 	for end := time.Now().Add(within); ; time.Sleep(glance) {
-		wrong := what()
-		if wrong == "" {
+		what := wrong()
+		if what == "" {
 			return
 		}
 		if time.Now().After(end) {
-			c.Fatal("after ", within, " still: ", wrong)
+			c.Fatal("after ", within, " still: ", what)
 		}
-	}
-}
-
-func (c *cluster) waitReady(nodes ...*node) {
-	for _, n := range nodes {
-		c.await(patience, func() string {
-			if n.ready.Load() {
-				return ""
-			}
-			return n.name + " is not ready"
-		})
 	}
 }
 
@@ -326,12 +308,26 @@ func (c *cluster) alive() (nodes []*node) {
 
 // whole reports whether all nodes that are listed run.
 func (c *cluster) whole() bool {
-	for _, n := range c.nodes {
-		if n.listed && n.state.Load() != running {
-			return false
-		}
+	return !slices.ContainsFunc(c.nodes, func(n *node) bool { return n.listed && n.state.Load() != running })
+}
+
+// again starts nodes, and waits until they are ready.
+func (c *cluster) again(nodes ...*node) {
+	for _, n := range nodes {
+		c.launch(n)
 	}
-	return true
+	for _, n := range nodes {
+		c.waitReady(n)
+	}
+}
+
+func (c *cluster) waitReady(n *node) {
+	c.await(patience, func() string {
+		if n.ready.Load() {
+			return ""
+		}
+		return n.name + " is not ready"
+	})
 }
 
 // kill kills nodes, all at once.
@@ -339,7 +335,7 @@ func (c *cluster) kill(nodes ...*node) {
 	quiet := c.quiet.Load()
 	held := map[*ledger]bool{} // by one of them
 	if quiet {
-		held = c.heldBy(nodes)
+		held = c.heldBy(nodes...)
 	}
 	c.worse(silent)
 	all := c.all()
@@ -360,10 +356,10 @@ func (c *cluster) kill(nodes ...*node) {
 	}
 }
 
-// heldBy asks who counts what.
-func (c *cluster) heldBy(nodes []*node) map[*ledger]bool {
-	held, all := map[*ledger]bool{}, c.all()
-	for some := range slices.Chunk(all, 1000) {
+// heldBy asks for the limits that one of some nodes counts.
+func (c *cluster) heldBy(nodes ...*node) map[*ledger]bool {
+	held := map[*ledger]bool{}
+	for some := range slices.Chunk(c.all(), 1000) {
 		results, err := c.post(c.admin, c.alive()[0], looks(some))
 		if err != nil {
 			c.Fatal(err)
@@ -375,23 +371,27 @@ func (c *cluster) heldBy(nodes []*node) map[*ledger]bool {
 	return held
 }
 
-// freeze stops a process until it is thawed. If that takes long enough for others to count for it, both sides may.
+// freeze stops a node's process until it is thawed. If that takes so long that others may count for it, both sides may.
 func (c *cluster) freeze(n *node) (thaw func()) {
 	c.worse(silent)
 	n.lives.Add(1)
 	n.state.Store(frozen)
 	n.ready.Store(false)
 	n.cmd.Process.Signal(syscall.SIGSTOP)
-	long := time.AfterFunc(2*time.Second, c.side)
-	return sync.OnceFunc(func() {
+	long := time.AfterFunc(2*time.Second, func() {
+		if n.state.Load() == frozen { // it may have been killed
+			c.side()
+		}
+	})
+	return func() {
 		long.Stop()
 		n.lives.Add(1)
-		n.state.CompareAndSwap(frozen, running) // or it was killed meanwhile
+		n.state.Store(running)
 		n.cmd.Process.Signal(syscall.SIGCONT)
-	})
+	}
 }
 
-// side notes that one more side counts for itself from now on.
+// side notes that one more node may count from now on without knowing of the others.
 func (c *cluster) side() {
 	for _, l := range c.all() {
 		l.side()
@@ -408,58 +408,43 @@ func (c *cluster) term(n *node) {
 	n.cmd.Process.Signal(syscall.SIGTERM)
 }
 
-// leave stops nodes properly, with a gap between, and waits until they have exited.
-func (c *cluster) leave(gap time.Duration, nodes ...*node) {
-	for i, n := range nodes {
-		if i > 0 {
-			time.Sleep(gap)
+// leave stops a node properly, and waits until it has exited.
+func (c *cluster) leave(n *node) {
+	c.term(n)
+	select {
+	case <-n.exited:
+		if code := n.cmd.ProcessState.ExitCode(); code != 0 {
+			c.Errorf("%s exited with %d", n.name, code)
 		}
-		c.term(n)
-	}
-	for _, n := range nodes {
-		select {
-		case <-n.exited:
-			if code := n.cmd.ProcessState.ExitCode(); code != 0 {
-				c.Errorf("%s exited with %d", n.name, code)
-			}
-		case <-time.After(c.drain + 8*time.Second + patience/2):
-			c.Fatal(n.name, " doesn't exit")
-		}
+	case <-time.After(c.drain + 8*time.Second + patience/2): // WEIR_SHUTDOWN_TIMEOUT, and what a busy machine needs
+		c.Fatal(n.name, " doesn't exit")
 	}
 }
 
-// bounce restarts nodes, each at once when it has exited, with a gap between them.
+// bounce restarts nodes properly, each at once when it has exited, with a gap between them.
 func (c *cluster) bounce(gap time.Duration, nodes ...*node) {
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		all.Go(func() {
 			time.Sleep(time.Duration(i) * gap)
-			c.leave(0, n)
+			c.leave(n)
 			c.again(n)
 		})
 	}
 	all.Wait()
 }
 
-// again starts nodes that have exited, and waits until they are ready.
-func (c *cluster) again(nodes ...*node) {
-	for _, n := range nodes {
-		c.launch(n)
-	}
-	c.waitReady(nodes...)
-}
-
 // stop ends what is left of a cluster.
 func (c *cluster) stop() {
 	for _, n := range c.nodes {
-		if n.cmd == nil || n.cmd.Process == nil {
+		if n.cmd == nil {
 			continue
 		}
-		if s := n.state.Swap(gone); s != gone {
+		if n.state.Swap(gone) != gone {
 			n.cmd.Process.Kill()
 		}
 		<-n.exited
-		if text := n.log.all(); strings.Contains(text, "panic") || strings.Contains(text, "DATA RACE") {
+		if text := n.log.String(); strings.Contains(text, "panic") || strings.Contains(text, "DATA RACE") {
 			c.Errorf("%s panicked", n.name)
 		}
 	}
@@ -470,31 +455,28 @@ func (c *cluster) stop() {
 	c.admin.CloseIdleConnections()
 }
 
-// A tail keeps the last lines of what is written.
-type tail struct {
+// A journal keeps what a node says.
+type journal struct {
 	mu   sync.Mutex
-	text []byte
+	text bytes.Buffer
 }
 
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.text = append(t.text, b...); len(t.text) > 1<<20 {
-		t.text = bytes.Clone(t.text[len(t.text)-1<<19:])
-	}
-	return len(b), nil
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
 }
 
-func (t *tail) all() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
 }
 
-// lines returns the last n lines, without what is long in them.
-func (t *tail) lines(n int) string {
+// last returns the last n lines, without the end of long ones.
+func (j *journal) last(n int) string {
 	var b strings.Builder
-	lines := strings.Split(strings.TrimSpace(t.all()), "\n")
+	lines := strings.Split(strings.TrimSpace(j.String()), "\n")
 	for _, line := range lines[max(0, len(lines)-n):] {
 		fmt.Fprintf(&b, "    %.240s\n", line)
 	}

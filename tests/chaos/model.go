@@ -89,7 +89,7 @@ type ledger struct {
 	over     int64        // may be counted without having been admitted
 	under    int64        // admitted, and perhaps not counted
 	drained  bool         // a refused request has taken the rest
-	problem  string       // the first violation
+	broken   bool         // more was admitted than may be
 	last     []string     // the last answers, for the report of a violation
 }
 
@@ -98,6 +98,17 @@ type op struct {
 	*ledger
 	hits  int64 // to take, or, if negative, to give back; 0 looks
 	whole bool  // makes the limit whole
+}
+
+// op returns an op that takes some hits, or gives some back, unless they weren't taken.
+func (l *ledger) op(hits int64) op {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if hits < 0 {
+		hits = max(hits, -l.owned)
+		l.owned += hits
+	}
+	return op{ledger: l, hits: hits}
 }
 
 // item returns what to send.
@@ -115,28 +126,21 @@ func (o op) begin() {
 	l := o.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case o.hits > 0:
-		if l.began.IsZero() {
-			l.began = time.Now()
-		}
-		l.underway += o.hits
-	case o.hits < 0: // the bound may be used up again from the moment on in which it is sent
-		l.net += o.hits
-		l.owned += o.hits
+	if l.began.IsZero() {
+		l.began = time.Now()
 	}
+	l.underway += max(o.hits, 0)
+	l.net += min(o.hits, 0) // what is given back may be taken again from now on
 }
 
-// undo notes that o was not sent after all, as nobody listened.
+// undo notes that o was not sent after all, as nothing listened.
 func (o op) undo() {
 	l := o.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.underway -= max(o.hits, 0)
-	if o.hits < 0 {
-		l.net -= o.hits
-		l.owned -= o.hits
-	}
+	l.net -= min(o.hits, 0)
+	l.owned -= min(o.hits, 0)
 }
 
 // unanswered notes that nothing is known of o, though it was sent.
@@ -183,16 +187,14 @@ func (o op) answered(r result, t trouble, after time.Duration) string {
 			l.over += l.Limit
 		}
 	}
-	switch bound := l.bound(time.Now()); {
-	case r.Status != "OK" && r.Status != "OVER_LIMIT":
-		return fmt.Sprintf("%s: status %q, error %q", l.Key, r.Status, r.Error)
-	case o.hits <= 0 && r.Status != "OK":
-		return fmt.Sprintf("%s: %d hits: %s", l.Key, o.hits, r.Status)
+	switch {
+	case r.Status != "OK" && (r.Status != "OVER_LIMIT" || o.hits <= 0):
+		return fmt.Sprintf("%s: %d hits: status %q, error %q", l.Key, o.hits, r.Status, r.Error)
 	case why != "" && why != silentOwner && t < silent && (t == calm || !told[why]):
 		return fmt.Sprintf("%s: answered %s for no reason", l.Key, why)
-	case !l.crashing && l.net > bound && l.problem == "":
-		l.problem = fmt.Sprintf("%s: %s", l.Key, l.describe(bound))
-		return l.problem
+	case !l.crashing && !l.broken && l.net > l.bound(time.Now()):
+		l.broken = true // which is said once
+		return fmt.Sprintf("%s: %s", l.Key, l.describe())
 	}
 	return ""
 }
@@ -247,6 +249,8 @@ func (l *ledger) slack() int64 {
 
 // used is between what the nodes must say has been used, once they have told each other everything.
 func (l *ledger) used() (from, to int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	from, to = l.base+l.net-l.lost-l.void-l.under, l.base+l.net+l.over
 	if l.drained {
 		to = max(to, l.Limit*(1+l.sides)+l.lost+l.local)
@@ -257,10 +261,15 @@ func (l *ledger) used() (from, to int64) {
 	return max(0, from), max(0, to)
 }
 
-// describe returns the ledger in words. bound is its bound.
-func (l *ledger) describe(bound int64) string {
-	return fmt.Sprintf("limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q",
-		l.Limit, l.Algorithm, l.Behavior, l.net, bound, l.base, l.sides, l.lost, l.void, l.local, l.over, l.under, l.last)
+func (l *ledger) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.describe()
+}
+
+func (l *ledger) describe() string {
+	return fmt.Sprintf("limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q", l.Limit,
+		l.Algorithm, l.Behavior, l.net, l.bound(time.Now()), l.base, l.sides, l.lost, l.void, l.local, l.over, l.under, l.last)
 }
 
 // side notes that one more node may count without knowing of the others.

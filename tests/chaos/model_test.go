@@ -18,7 +18,7 @@ type watch struct {
 }
 
 func (w watch) ask(o op, r result) string {
-	o.ledger = w.ledger
+	o = op{w.ledger, w.op(o.hits).hits, o.whole}
 	o.begin()
 	return o.answered(r, w.trouble, time.Millisecond)
 }

@@ -3,36 +3,24 @@ package main
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
-// An episode is a fault, or several, and how it ends. It needs so many nodes.
+// An episode is a fault, or several, and how it ends.
 type episode struct {
 	name  string
-	nodes int
+	nodes int // needed at least
 	play  func(*cluster)
 }
 
-// What may happen to processes, wherever they are.
+// Faults of processes.
 var faults = []episode{
-	{"restart", 2, func(c *cluster) { c.bounce(0, c.any()) }},
-	{"restart twice", 2, func(c *cluster) { n := c.any(); c.bounce(0, n); c.bounce(0, n) }},
-	{"rolling restart", 2, func(c *cluster) { // one by one
-		for _, n := range c.alive() {
-			c.bounce(0, n)
-		}
-	}},
+	{"restart", 2, func(c *cluster) { c.bounce(0, c.some(1)...) }},
+	{"restart twice", 2, func(c *cluster) { n := c.some(1)[0]; c.bounce(0, n); c.bounce(0, n) }},
+	{"rolling restart", 2, (*cluster).roll},
 	{"two restarted", 3, func(c *cluster) { c.bounce(pick(c.run, 0, 500*time.Millisecond), c.some(2)...) }},
-	{"others restarted", 3, func(c *cluster) { // one is down while the others are restarted
-		n := c.any()
-		c.leave(0, n)
-		for _, other := range c.alive() {
-			c.bounce(0, other)
-		}
-		c.again(n)
-	}},
-	{"kill", 2, func(c *cluster) { n := c.any(); c.kill(n); c.during(0, 4000); c.again(n) }},
+	{"others restarted", 3, func(c *cluster) { n := c.some(1)[0]; c.leave(n); c.roll(); c.again(n) }},
+	{"kill", 2, func(c *cluster) { n := c.some(1)[0]; c.kill(n); c.during(0, 4000); c.again(n) }},
 	{"kill two", 3, func(c *cluster) { some := c.some(2); c.kill(some...); c.during(0, 2000); c.again(some...) }},
 	{"kill, other restarted", 3, func(c *cluster) {
 		some := c.some(2)
@@ -41,9 +29,9 @@ var faults = []episode{
 		c.bounce(0, some[1])
 		c.again(some[0])
 	}},
-	{"kill leaving", 2, func(c *cluster) { n := c.any(); c.term(n); c.during(0, 100); c.kill(n); c.again(n) }}, // it dies as it leaves
-	{"freeze shortly", 2, func(c *cluster) { thaw := c.freeze(c.any()); c.during(100, 1500); thaw() }},
-	{"freeze", 2, func(c *cluster) { thaw := c.freeze(c.any()); c.during(3500, 6000); thaw() }},
+	{"kill leaving", 2, func(c *cluster) { n := c.some(1)[0]; c.term(n); c.during(0, 100); c.kill(n); c.again(n) }},
+	{"freeze shortly", 2, func(c *cluster) { thaw := c.freeze(c.some(1)[0]); c.during(100, 1500); thaw() }},
+	{"freeze", 2, func(c *cluster) { thaw := c.freeze(c.some(1)[0]); c.during(3500, 6000); thaw() }},
 	{"freeze, other restarted", 3, func(c *cluster) {
 		some := c.some(2)
 		thaw := c.freeze(some[0])
@@ -51,88 +39,71 @@ var faults = []episode{
 		c.bounce(0, some[1])
 		thaw()
 	}},
-	{"kill frozen", 2, func(c *cluster) { n := c.any(); c.freeze(n); c.during(1000, 5000); c.kill(n); c.again(n) }},
+	{"kill frozen", 2, func(c *cluster) { n := c.some(1)[0]; c.freeze(n); c.during(1000, 5000); c.kill(n); c.again(n) }},
 }
 
-// What may happen to links. Nodes that can't hear each other for long count both.
+// Faults of links. Nodes that can't hear each other for long count both.
 var cuts = []episode{
-	{"slow", 2, func(c *cluster) { // slow
-		c.weather(nil, weather{delay: time.Duration(5+c.rng.IntN(50)) * time.Millisecond})
+	{"slow", 2, func(c *cluster) {
+		c.weather(weather{delay: time.Duration(5+c.rng.IntN(50)) * time.Millisecond})
 		c.during(2000, 3000)
 	}},
-	{"isolate shortly", 2, func(c *cluster) { c.isolate(pick(c.run, "out", "in", "both"), 100, 1500) }},
-	{"isolate", 2, func(c *cluster) { c.isolate(pick(c.run, "out", "in", "both"), 3500, 6000) }},
-	{"break", 2, func(c *cluster) { // connections break
+	{"isolate shortly", 2, func(c *cluster) { c.isolate(100, 1500) }},
+	{"isolate", 2, func(c *cluster) { c.isolate(3500, 6000) }},
+	{"break", 2, func(c *cluster) {
 		c.worse(silent)
 		for range 3 {
-			for ends, l := range c.links {
-				if ends[0] == 0 || ends[1] == 0 {
-					l.reset()
-				}
-			}
+			c.linksOf(c.nodes[0], (*link).reset)
 			c.during(100, 500)
 		}
 	}},
-	{"refuse", 2, func(c *cluster) { // and can't be made again
+	{"refuse", 2, func(c *cluster) {
 		c.worse(silent)
 		c.side()
-		n := c.any()
-		for ends, l := range c.links {
-			if slices.Contains(ends[:], n.number) {
-				l.refuse()
-				l.reset()
-			}
-		}
+		n := c.some(1)[0]
+		c.linksOf(n, (*link).refuse)
+		c.linksOf(n, (*link).reset)
 		c.during(500, 5000)
-		for _, l := range c.links {
-			l.open()
-		}
+		c.linksOf(n, c.open)
 	}},
 }
 
-// What may happen to the list.
+// Faults of the list.
 var lists = []episode{
-	{"join and leave", 2, func(c *cluster) { // one joins, and leaves again
+	{"join and leave", 2, func(c *cluster) {
 		n := c.nodes[len(c.nodes)-1]
-		c.relist(n, true)
+		wait := c.relist(n, true, c.lags()...)
 		c.again(n)
+		wait()
 		c.settle(patience)
-		c.leave(0, n)
-		c.relist(n, false)
+		c.leave(n)
+		c.relist(n, false, c.lags()...)()
 	}},
-	{"unlist", 3, func(c *cluster) { // one isn't listed for a while, though it is there
-		n := c.any()
-		c.relist(n, false)
-		c.during(2000, 4000)
-		c.relist(n, true)
+	{"unlist", 3, func(c *cluster) {
+		n := c.some(1)[0]
+		c.relist(n, false, c.lags()...)()
+		c.during(1000, 3000)
+		c.relist(n, true, c.lags()...)()
 		c.waitReady(n)
 	}},
 }
 
-// relist has a node listed or not. Until all have heard of it, their lists name different holders of a limit: one by the list with the
-// node, as long as it isn't there, and one by that without. If it is there, it is a third.
-func (c *cluster) relist(n *node, listed bool) {
-	c.worse(absent)
-	c.side()
-	if n.state.Load() == running {
-		c.side()
+// roll restarts all nodes that are there, one after the other.
+func (c *cluster) roll() {
+	for _, n := range c.alive() {
+		c.bounce(0, n)
 	}
-	n.listed = listed
-	var told sync.WaitGroup
-	for _, dns := range c.dns {
-		lag := time.Duration(c.rng.IntN(2000)) * time.Millisecond
-		told.Go(func() {
-			time.Sleep(lag)
-			c.list(dns)
-		})
-	}
-	told.Wait()
 }
 
-// any returns one of the nodes that are there.
-func (c *cluster) any() *node { return c.some(1)[0] }
+// lags returns how long it takes until each node's DNS has heard of something.
+func (c *cluster) lags() (lags []time.Duration) {
+	for range c.dns {
+		lags = append(lags, time.Duration(c.rng.IntN(2000))*time.Millisecond)
+	}
+	return lags
+}
 
-// some returns some of them.
+// some returns some of the nodes that are there.
 func (c *cluster) some(count int) (nodes []*node) {
 	alive := c.alive()
 	for _, i := range c.rng.Perm(len(alive))[:count] {
@@ -146,34 +117,41 @@ func (c *cluster) during(from, to int) {
 	time.Sleep(time.Duration(from+c.rng.IntN(to-from)) * time.Millisecond)
 }
 
-// weather changes the weather of all links, or of those that a function knows better.
-func (c *cluster) weather(of func(ends [2]int) weather, else_ weather) {
+// linksOf does something with all links of a node.
+func (c *cluster) linksOf(n *node, do func(*link)) {
 	for ends, l := range c.links {
-		if of != nil {
-			else_ = of(ends)
+		if slices.Contains(ends[:], n.number) {
+			do(l)
 		}
-		l.set(else_)
+	}
+}
+
+// weather is that of all links from now on.
+func (c *cluster) weather(w weather) {
+	for _, l := range c.links {
+		l.set(w)
 	}
 }
 
 // isolate has nothing come out of a node for some milliseconds, or into it, or neither.
-func (c *cluster) isolate(way string, from, to int) {
-	n := c.any().number
+func (c *cluster) isolate(from, to int) {
+	n, way := c.some(1)[0].number, pick(c.run, "out", "in", "both")
 	c.worse(silent)
 	long := time.AfterFunc(2*time.Second, c.side)
-	c.weather(func(ends [2]int) (w weather) {
+	for ends, l := range c.links {
+		var w weather
 		w.stalled[forth] = ends[0] == n && way != "in" || ends[1] == n && way != "out"
 		w.stalled[back] = ends[0] == n && way != "out" || ends[1] == n && way != "in"
-		return w
-	}, weather{})
+		l.set(w)
+	}
 	c.during(from, to)
 	long.Stop()
-	c.weather(nil, weather{})
+	c.weather(weather{})
 }
 
 // mixture adds limits of all kinds.
 func (c *cluster) mixture() (all []*ledger) {
-	slack := int64(100 * len(c.nodes))
+	large := int64(300 * len(c.nodes)) // so that copies of it have some slack
 	for _, algorithm := range algorithms {
 		for _, like := range []limit{
 			{item: item{Limit: 10}},
@@ -183,7 +161,7 @@ func (c *cluster) mixture() (all []*ledger) {
 			{item: item{Limit: 200, Behavior: drain}},
 			{item: item{Limit: 99, Behavior: global}, gives: true},
 			{item: item{Limit: 99, Behavior: global}, resets: true},
-			{item: item{Limit: 3 * slack, Behavior: global}},
+			{item: item{Limit: large, Behavior: global}},
 			{item: item{Limit: 30, Duration: 3000}, short: true},
 		} {
 			like.Algorithm = algorithm
@@ -193,7 +171,7 @@ func (c *cluster) mixture() (all []*ledger) {
 	return all
 }
 
-// randomFaults has what the seed says happen, under load of all kinds.
+// randomFaults has happen what the seed says, under load of all kinds.
 func randomFaults(r *run) {
 	o := options{n: 2 + r.rng.IntN(4), drain: pick(r, 0, 0, time.Second), timeout: pick(r, 2*time.Second, 5*time.Second)}
 	choice := faults
@@ -212,13 +190,10 @@ func randomFaults(r *run) {
 	for range 2 + r.rng.IntN(2) {
 		c.focus(c.mixture()...)
 		c.during(200, 1000)
-		e := choice[r.rng.IntN(len(choice))]
-		for e.nodes > o.n {
-			e = choice[r.rng.IntN(len(choice))]
-		}
+		e := pick(r, slices.DeleteFunc(slices.Clone(choice), func(e episode) bool { return e.nodes > o.n })...)
 		r.note += " " + e.name + ","
 		e.play(c)
-		c.weather(nil, weather{})
+		c.weather(weather{})
 		c.during(100, 500)
 		c.settle(patience)
 	}
