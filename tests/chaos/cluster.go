@@ -130,8 +130,8 @@ func freePort(host string) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-// wire tells each node's DNS server where that node connects to for the others. So all have the same names for each other, and yet
-// each pair has links of its own.
+// wire tells each node's DNS server where that node connects to for the others. So all have the same names for each
+// other, and yet each pair has links of its own.
 func (c *cluster) wire(proxies bool) {
 	for i, dns := range c.dns {
 		for j, n := range c.nodes {
@@ -384,6 +384,7 @@ func (c *cluster) freeze(n *node) (thaw func()) {
 		}
 	})
 	return func() {
+		c.worse(silent)
 		long.Stop()
 		n.lives.Add(1)
 		n.state.Store(running)
@@ -398,9 +399,13 @@ func (c *cluster) side() {
 	}
 }
 
-// term begins to stop a node properly.
+// term begins to stop a node properly. What it has told another one that was silent, and doesn't know whether that
+// has counted it, it may tell a third one, too.
 func (c *cluster) term(n *node) {
 	c.worse(absent)
+	for _, l := range c.all() {
+		l.toldTwice()
+	}
 	if c.drain == 0 {
 		n.lives.Add(1)
 	}

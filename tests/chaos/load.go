@@ -114,8 +114,8 @@ func (c *cluster) caller(number int, sticky bool) *caller {
 	return caller
 }
 
-// A plain client keeps one connection, and doesn't look whether it was closed before it writes to it, as those of many languages. It is
-// for one request at a time.
+// A plain client keeps one connection, and doesn't look whether it was closed before it writes to it, as those of
+// many languages. It is for one request at a time.
 type plain struct {
 	conn net.Conn
 	host string
@@ -157,7 +157,8 @@ func (p *plain) CloseIdleConnections() {
 	}
 }
 
-// do sends some ops to a node, notes in their ledgers what came of them, and returns the answers; nil if there are none.
+// do sends some ops to a node, notes in their ledgers what came of them, and returns the answers; nil if there are
+// none.
 func (c *caller) do(n *node, ops ...op) []result {
 	var items []item
 	for _, o := range ops {

@@ -1,12 +1,12 @@
-// Chaos drives clusters of the real binary under load and faults, and judges by a model of what may be admitted and of what the
-// nodes must say is used.
+// Chaos drives clusters of the real binary under load and faults, and judges by a model of what may be admitted and
+// of what the nodes must say is used.
 //
 //	go run ./tests/chaos -bin PATH -seconds 120 -seed 1        all scenarios, then random ones until the time is over
 //	go run ./tests/chaos -bin PATH -run a,b -count 5           some scenarios, five times each, with five seeds
 //	go run ./tests/chaos -bin PATH -run random -seed 7
 //
-// Faults, their order and what callers ask follow from the seed, as far as real processes can be told when to do what. Each run
-// has a line; one that failed also says what was violated, and what its nodes said last.
+// Faults, their order and what callers ask follow from the seed, as far as real processes can be told when to do
+// what. Each run has a line; one that failed also says what was violated, and what its nodes said last.
 package main
 
 import (
@@ -73,7 +73,7 @@ func (r *run) play() bool {
 	for _, f := range slices.Backward(r.cleanups) {
 		f()
 	}
-	head := fmt.Sprintf("%s seed %d (%.1f s)%s", r.name, r.seed, time.Since(began).Seconds(), strings.TrimSuffix(r.note, ","))
+	head := fmt.Sprintf("%s seed %d (%.1f s)%s", r.name, r.seed, time.Since(began).Seconds(), r.note)
 	if len(r.problems) == 0 {
 		fmt.Printf("ok      %s\n", head)
 		return true
@@ -148,7 +148,7 @@ func main() {
 	flag.Parse()
 	p.names, p.random = strings.Split(*names, ","), *seconds > 0
 	if *names == "" {
-		p.names = scenarioNames()
+		p.names = slices.DeleteFunc(scenarioNames(), func(name string) bool { return onDemand[name] })
 	}
 	for _, name := range p.names {
 		if scenarios[name] == nil {

@@ -43,12 +43,14 @@ const (
 	silent                // nodes died, froze, or can't hear each other: answers may be of unknown fate
 )
 
-// told are the words of degraded answers that were counted by the holder all the same, or by its successor. All others mean
-// that the asked node has counted by itself, where what it admits is beyond the limit of the holder.
-var told = map[string]bool{"": true, "owner_out": true, "owner_unreachable": true, "owner_refused": true, "not_ready": true}
+// told are the words of degraded answers that were counted by the holder all the same, or by its successor. All
+// others mean that the asked node has counted by itself, where what it admits is beyond the limit of the holder.
+var told = map[string]bool{
+	"": true, "owner_out": true, "owner_unreachable": true, "owner_refused": true, "not_ready": true,
+}
 
-// silentOwner is the word of copies that count alone. The first that do so have asked the holder, and waited for it; that it may be busy
-// is no fault.
+// silentOwner is the word of copies that count alone. The first that do so have asked the holder, and waited for it;
+// that it may be busy is no fault.
 const silentOwner = "owner_silent"
 
 // unknown reports whether the holder may have counted besides what an answer after some time says.
@@ -64,8 +66,8 @@ type limit struct {
 	strict        bool // its GLOBAL copies are not to count alone
 }
 
-// A ledger is what the callers know of one limit, and the bounds that follow. Of everything that is counted, used is what the
-// nodes know at most together; the callers know what they were told:
+// A ledger is what the callers know of one limit, and the bounds that follow. Of everything that is counted, used is
+// what the nodes know at most together; the callers know what they were told:
 //
 //	used ≥ base + net - lost - void - under
 //	used ≤ base + net + over
@@ -162,7 +164,8 @@ func (l *ledger) wholeInDoubt() {
 	l.base, l.net, l.owned, l.voidable = 0, 0, 0, true
 }
 
-// answered notes the answer to o, which fell into a time of that trouble, and returns what is wrong with it, if anything is.
+// answered notes the answer to o, which fell into a time of that trouble, and returns what is wrong with it, if
+// anything is.
 func (o op) answered(r result, t trouble, after time.Duration) string {
 	l := o.ledger
 	l.mu.Lock()
@@ -213,8 +216,8 @@ func (l *ledger) admitted(hits int64, t trouble, why string, doubt bool) {
 	}
 }
 
-// madeWhole begins anew. A RESET that some nodes don't hear of for now voids what they count: that is how it is meant, as what they
-// know can't be told apart by then.
+// madeWhole begins anew. A RESET that some nodes don't hear of for now voids what they count: that is how it is
+// meant, as what they know can't be told apart by then.
 func (l *ledger) madeWhole(t trouble, doubt bool) {
 	if doubt {
 		l.wholeInDoubt()
@@ -268,8 +271,9 @@ func (l *ledger) String() string {
 }
 
 func (l *ledger) describe() string {
-	return fmt.Sprintf("limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q", l.Limit,
-		l.Algorithm, l.Behavior, l.net, l.bound(time.Now()), l.base, l.sides, l.lost, l.void, l.local, l.over, l.under, l.last)
+	const format = "limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q"
+	return fmt.Sprintf(format, l.Limit, l.Algorithm, l.Behavior, l.net, l.bound(time.Now()), l.base, l.sides, l.lost, l.void,
+		l.local, l.over, l.under, l.last)
 }
 
 // side notes that one more node may count without knowing of the others.
@@ -279,6 +283,13 @@ func (l *ledger) side() {
 	l.sides++
 }
 
+// toldTwice notes that what nodes counted by themselves may be counted twice.
+func (l *ledger) toldTwice() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over += l.local
+}
+
 // crash notes that a node is about to be killed.
 func (l *ledger) crash() {
 	l.mu.Lock()
@@ -286,8 +297,9 @@ func (l *ledger) crash() {
 	l.crashing = true
 }
 
-// crashed notes that it is dead. What it knew alone, of a limit that it held, is everything at most. Unless the cluster was quiet, it
-// may also have had hits of other nodes that these tell again, or what it had told others is told twice.
+// crashed notes that it is dead. What it knew alone, of a limit that it held, is everything at most. Unless the
+// cluster was quiet, it may also have had hits of other nodes that these tell again, or what it had told others is
+// told twice.
 func (l *ledger) crashed(held, quiet bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -191,7 +191,7 @@ func randomFaults(r *run) {
 		c.focus(c.mixture()...)
 		c.during(200, 1000)
 		e := pick(r, slices.DeleteFunc(slices.Clone(choice), func(e episode) bool { return e.nodes > o.n })...)
-		r.note += " " + e.name + ","
+		r.note += " " + e.name + ";"
 		e.play(c)
 		c.weather(weather{})
 		c.during(100, 500)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// settle waits, while no load is put on the cluster, until all nodes that are there say the same of all limits, and what is right.
-// From there on the ledgers begin anew.
+// settle waits, while no load is put on the cluster, until all nodes that are there say the same of all limits, and
+// what is right. From there on the ledgers begin anew.
 func (c *cluster) settle(within time.Duration) {
 	c.pause.Lock()
 	defer c.pause.Unlock()
@@ -71,8 +71,8 @@ func (c *cluster) misled(n *node) (mistakes []string) {
 	return mistakes
 }
 
-// compare returns what is wrong with what a node says of some limits: of what is used, as whoever counts them says, and, if they
-// are GLOBAL, of what its own copy says. The first node that is asked for one fills used.
+// compare returns what is wrong with what a node says of some limits: of what is used, as whoever counts them says,
+// and, if they are GLOBAL, of what its own copy says. The first node that is asked for one fills used.
 func (c *cluster) compare(n *node, some []*ledger, used map[*ledger]int64) (mistakes []string) {
 	items, copies := looks(some), []*ledger{}
 	for _, l := range some {
