@@ -271,9 +271,10 @@ func (l *ledger) String() string {
 }
 
 func (l *ledger) describe() string {
-	const format = "limit %d %s %d: %d admitted, at most %d; base %d sides %d lost %d void %d local %d over %d under %d; last %q"
-	return fmt.Sprintf(format, l.Limit, l.Algorithm, l.Behavior, l.net, l.bound(time.Now()), l.base, l.sides, l.lost, l.void,
-		l.local, l.over, l.under, l.last)
+	return fmt.Sprintf("limit %d %s %d: %d admitted, at most %d; "+
+		"base %d, sides %d, lost %d, void %d, local %d, over %d, under %d; last %q",
+		l.Limit, l.Algorithm, l.Behavior, l.net, l.bound(time.Now()),
+		l.base, l.sides, l.lost, l.void, l.local, l.over, l.under, l.last)
 }
 
 // side notes that one more node may count without knowing of the others.
