@@ -264,6 +264,13 @@ func (l *ledger) used() (from, to int64) {
 	return max(0, from), max(0, to)
 }
 
+// spent reports whether all of the limit was admitted.
+func (l *ledger) spent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.base+l.net >= l.Limit
+}
+
 func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -259,7 +259,7 @@ func globalFarAway(r *run) {
 	stop := c.load(6, 10*time.Millisecond, false, all...)
 	c.await(patience, func() string {
 		for _, l := range all {
-			if from, _ := l.used(); from < l.Limit {
+			if !l.spent() {
 				return l.Key + " isn't spent"
 			}
 		}
