@@ -225,7 +225,7 @@ func (l *ledger) madeWhole(t trouble, doubt bool) {
 	}
 	l.base, l.net, l.owned, l.void, l.drained = 0, 0, 0, 0, false
 	if l.voidable = t == silent || l.sides > 0; !l.voidable {
-		l.sides, l.lost, l.local, l.over, l.under = 0, 0, 0, 0, 0
+		l.sides, l.lost, l.local = 0, 0, 0 // what is in doubt may still be on its way
 	}
 }
 
