@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 )
 
 // Of DNS, what the tests need: types of records, and codes of failures.
@@ -47,8 +46,16 @@ type Server struct {
 	idle    sync.Cond        // open is 0
 }
 
+// T is what a [Server] needs of a test: *testing.T, or what drives whole processes without one.
+type T interface {
+	Helper()
+	Cleanup(f func())
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+}
+
 // Start starts a Server that knows no name.
-func Start(t *testing.T) *Server {
+func Start(t T) *Server {
 	t.Helper()
 	s := &Server{replies: make(map[string]Reply)}
 	s.idle.L = &s.mu
@@ -70,7 +77,7 @@ func Start(t *testing.T) *Server {
 }
 
 // listen finds a port that is free for both.
-func listen(t *testing.T) (net.Listener, net.PacketConn) {
+func listen(t T) (net.Listener, net.PacketConn) {
 	t.Helper()
 	var last error
 	for range 20 {
