@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"ring":            {},
 	"static":          {},
 
+	"tests/chaos":      {"tests/dnstest"},
 	"tests/dnstest":    {},
 	"tests/load":       {},
 	"tests/load/suite": {},

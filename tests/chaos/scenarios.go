@@ -328,7 +328,7 @@ func (c *cluster) lateStates(n *node, caller *caller) {
 	}
 }
 
-// idleNodes has nobody ask for anything. That a node is away is seen all the same, and that a name in the list is
+// idleNodes asks for nothing. That a node is away is seen all the same, and that a name in the list is
 // wrong.
 func idleNodes(r *run) {
 	c := r.start(options{n: 3})

@@ -71,8 +71,8 @@ func (c *cluster) misled(n *node) (mistakes []string) {
 	return mistakes
 }
 
-// compare returns what is wrong with what a node says of some limits: of what is used, as whoever counts them says,
-// and, if they are GLOBAL, of what its own copy says. The first node that is asked for one fills used.
+// compare returns what is wrong with what a node says of some limits: of what is used, as the node that counts them
+// tells, and, if they are GLOBAL, of what its own copy says. The first node that is asked for one fills used.
 func (c *cluster) compare(n *node, some []*ledger, used map[*ledger]int64) (mistakes []string) {
 	results, err := c.post(c.admin, n, looks(some))
 	if err != nil {
@@ -96,7 +96,8 @@ func (c *cluster) compare(n *node, some []*ledger, used map[*ledger]int64) (mist
 		}
 	}
 	// In a request of its own, as no copy is looked at in one that asks the owner of the same limit.
-	items, copies := []item{}, slices.DeleteFunc(slices.Clone(some), func(l *ledger) bool { return l.Behavior&global == 0 })
+	items, copies := []item{}, slices.DeleteFunc(slices.Clone(some),
+		func(l *ledger) bool { return l.Behavior&global == 0 })
 	for _, l := range copies {
 		items = append(items, l.item)
 	}
