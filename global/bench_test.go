@@ -26,7 +26,8 @@ func BenchmarkCheck(b *testing.B) {
 			w.slack = 1
 			w.nodes[1].restart()
 			owner, n := w.nodes[0], w.nodes[1]
-			r := limits.Request{Name: "requests", UniqueKey: benchKey(), Hits: test.used, Limit: limit, Duration: 3_600_000, Behavior: bucket.Global}
+			r := limits.Request{Name: "requests", UniqueKey: benchKey(), Hits: test.used, Limit: limit, Duration: 3_600_000,
+				Behavior: bucket.Global}
 			w.place[r.UniqueKey] = owner.name
 			n.check(r) // asks, and has a copy then
 			r.Hits = 1
@@ -41,7 +42,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory gives the heap that a copy with hits owed takes.
+// BenchmarkMemory returns the heap that a copy with hits owed takes.
 func BenchmarkMemory(b *testing.B) {
 	const copies = 100_000
 	for b.Loop() {
@@ -64,7 +65,8 @@ func BenchmarkMemory(b *testing.B) {
 			if err := q.Prepare(&r, zones); err != nil {
 				b.Fatal(err)
 			}
-			told := &bucket.Snapshot{Start: 1, Version: 1, Now: n.time().UnixNano(), Limit: 1_000_000, Duration: 3_600_000_000_000, Used: 1}
+			told := &bucket.Snapshot{Start: 1, Version: 1, Now: n.time().UnixNano(), Limit: 1_000_000,
+				Duration: 3_600_000_000_000, Used: 1}
 			n.sync.Learn(&q, w.nodes[0].name, told)
 			n.sync.Check(&q, w.nodes[0].name, false)
 		}

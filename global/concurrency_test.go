@@ -9,8 +9,8 @@ import (
 	"weir/limits"
 )
 
-// TestTogether has all nodes do everything at once, for the race detector, and so that hits which come at the wrong moment
-// are lost if they can be.
+// TestTogether has all nodes do everything at once, for the race detector, and so that hits which come at the wrong
+// moment are lost if they can be.
 func TestTogether(t *testing.T) {
 	seeds(t, 4, func(t *testing.T, random *rand.Rand) {
 		w := newWorld(t, 3)

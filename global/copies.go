@@ -37,7 +37,7 @@ type debt struct {
 	from source
 }
 
-// forgiven says whether the hits were taken before the limit began anew, as now says it has.
+// forgiven reports whether the hits were taken before the limit began anew, as now says it has.
 func (d *debt) forgiven(now source) bool {
 	return d.from.start == now.start && d.from.epoch < now.epoch
 }
@@ -73,7 +73,7 @@ func (s *Syncer) shardOf(id []byte) *shard {
 	return &s.shards[maphash.Bytes(s.seed, id)&uint64(len(s.shards)-1)]
 }
 
-// get gives the entry of a limit; nil if there is none.
+// get returns the entry of a limit; nil if there is none.
 func (sh *shard) get(id []byte) *entry {
 	e, _ := sh.entries.Get(unsafe.String(&id[0], len(id)))
 	return e
@@ -82,8 +82,8 @@ func (sh *shard) get(id []byte) *entry {
 // passAtMost is how many entries that owe a search for room passes over.
 const passAtMost = 32
 
-// add gives the entry of a limit, a new one if need be. It is nil where no room is: debts are never dropped for something
-// new.
+// add returns the entry of a limit, a new one if need be. It is nil where no room is: debts are never dropped for
+// something new.
 func (sh *shard) add(id []byte) *entry {
 	if e := sh.get(id); e != nil {
 		return e
@@ -104,9 +104,9 @@ func (sh *shard) add(id []byte) *entry {
 	return e
 }
 
-// Check decides on q, whose limit another node owns, from this node's copy. It is false where the owner must
-// be asked, which is then to be told to Learn or Missed. While the owner is away, or hasn't answered the last question, the
-// copy decides alone, whatever is asked; then it is false only if there is none.
+// Check decides on q, whose limit another node owns, from this node's copy. It is false where the owner must be asked,
+// which is then to be told to Learn or Missed. While the owner is away, or hasn't answered the last question, the copy
+// decides alone, whatever is asked; then it is false only if there is none.
 func (s *Syncer) Check(q *bucket.Query, node string, away bool) (result limits.Result, ok bool) {
 	o := s.owner(node)
 	alone := away || o.silent.Load()
@@ -127,7 +127,7 @@ func (s *Syncer) Check(q *bucket.Query, node string, away bool) (result limits.R
 	return result, true
 }
 
-// HasCopy says whether this node has a copy of a limit, if an old one.
+// HasCopy reports whether this node has a copy of a limit, if an old one.
 func (s *Syncer) HasCopy(id []byte) bool {
 	sh := s.shardOf(id)
 	sh.mu.Lock()
@@ -150,7 +150,8 @@ func (s *Syncer) label(result *limits.Result, node string, alone bool) {
 // ownerSilent is the word in metadata.degraded for answers of a copy whose owner does not answer.
 const ownerSilent = "owner_silent"
 
-// decide takes hits from a copy within the allowance. What changes more than the usage of a window is the owner's to decide.
+// decide takes hits from a copy within the allowance. What changes more than the usage of a window is the owner's to
+// decide.
 func (s *Syncer) decide(e *entry, q *bucket.Query, o *owner, now time.Time) (result limits.Result, ok bool) {
 	if q.Hits < 0 || q.Behavior&(limits.ResetRemaining|limits.DrainOverLimit) != 0 {
 		return result, false
@@ -171,9 +172,9 @@ func (s *Syncer) decide(e *entry, q *bucket.Query, o *owner, now time.Time) (res
 	return result, true
 }
 
-// decideAlone takes hits from a copy, whatever they are, and owes them if it may: hits whose fate is unknown must not be
-// counted twice. Where the copy has changed in a way that the owner will not hear of, it is the owner's word that counts as
-// soon as there is one.
+// decideAlone takes hits from a copy, whatever they are, and owes them if it may: hits whose fate is unknown must not
+// be counted twice. Where the copy has changed in a way that the owner will not hear of, it is the owner's word that
+// counts as soon as there is one.
 func (s *Syncer) decideAlone(e *entry, q *bucket.Query, o *owner, now time.Time, owe bool) limits.Result {
 	at := now.Add(e.ahead)
 	next, result, same := e.state.CheckCopy(q, at)
@@ -192,13 +193,13 @@ func (s *Syncer) decideAlone(e *entry, q *bucket.Query, o *owner, now time.Time,
 	return result
 }
 
-// takes says whether a decision has taken hits.
+// takes reports whether a decision has taken hits.
 func takes(q *bucket.Query, result *limits.Result) bool {
 	return result.Status == limits.StatusOK && q.Hits > 0 && q.Behavior&limits.ResetRemaining == 0
 }
 
-// Learn takes over what the owner told of a limit when it was asked, as q did; nil if it told nothing. The copy is good as
-// long as the limit takes to be whole again.
+// Learn takes over what the owner told of a limit when it was asked, as q did; nil if it told nothing. The copy is good
+// as long as the limit takes to be whole again.
 func (s *Syncer) Learn(q *bucket.Query, node string, n *bucket.Snapshot) {
 	s.heard(s.owner(node))
 	s.metrics.asked.Inc()
@@ -215,9 +216,10 @@ func (s *Syncer) Learn(q *bucket.Query, node string, n *bucket.Snapshot) {
 }
 
 // Missed decides on q from the copy alone, after the owner was asked at a time (of Clock) and did not answer; false if
-// there is no copy. Unless the owner has answered something since, copies decide alone from now on until it does. counted
-// says that the owner may have counted the hits all the same.
-func (s *Syncer) Missed(q *bucket.Query, node string, asked time.Duration, counted bool) (result limits.Result, ok bool) {
+// there is no copy. Unless the owner has answered something since, copies decide alone from now on until it does.
+// counted says that the owner may have counted the hits all the same.
+func (s *Syncer) Missed(q *bucket.Query, node string, asked time.Duration, counted bool) (result limits.Result,
+	ok bool) {
 	o := s.owner(node)
 	if time.Duration(o.answered.Load()) < asked {
 		o.silent.Store(true)
@@ -258,8 +260,8 @@ func (s *Syncer) owns(node string, id []byte) bool {
 	return known && owner == node
 }
 
-// update makes the copy what the owner says, unless it said something newer before. What is in direct answer to this node
-// is from the owner's present life; anything else from another life may be late.
+// update makes the copy what the owner says, unless it said something newer before. What is in direct answer to this
+// node is from the owner's present life; anything else from another life may be late.
 func (s *Syncer) update(e *entry, n *bucket.Snapshot, direct bool, now time.Time) (took bool) {
 	from := source{n.Start, n.Epoch, n.Version}
 	state, sane := n.State()

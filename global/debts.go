@@ -45,7 +45,7 @@ type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// try takes the turn unless somebody has it.
+// try takes the turn unless it is taken.
 func (t turn) try() bool {
 	select {
 	case t <- struct{}{}:
@@ -87,7 +87,7 @@ const (
 // messageBytes is the most that a debt or a state takes in a message: JSON writes six bytes for some characters.
 func messageBytes(id string) int { return 512 + 6*len(id) }
 
-// Clock gives the time since this Syncer was made, which no setting of the machine's clock changes.
+// Clock returns the time since this Syncer was made, which no setting of the machine's clock changes.
 func (s *Syncer) Clock() time.Duration { return time.Since(s.began) }
 
 func (s *Syncer) owner(name string) *owner {
@@ -251,7 +251,7 @@ func (s *Syncer) report(ctx context.Context, o *owner) error {
 	}
 }
 
-// toHand gives the ring for which o has everything with the present report.
+// toHand returns the ring for which o has everything with the present report.
 func (s *Syncer) toHand(o *owner, full bool) string {
 	s.moves.mu.Lock() // what is being given stands in line then
 	defer s.moves.mu.Unlock()
@@ -263,8 +263,8 @@ func (s *Syncer) toHand(o *owner, full bool) string {
 	return o.toHand
 }
 
-// freeze makes a report of what stands in line, unless one is to be repeated. It is true if more has to wait. What belongs
-// to somebody else by now goes there.
+// freeze makes a report of what stands in line, unless one is to be repeated. It is true if more has to wait. What
+// belongs to somebody else by now goes there.
 func (s *Syncer) freeze(o *owner) (more bool) {
 	if len(o.report) > 0 {
 		o.mu.Lock()
@@ -356,7 +356,7 @@ func (s *Syncer) message(o *owner) *wire.Report {
 	return r
 }
 
-// moves gives how many states that move are in the report.
+// moves returns how many states that move are in the report.
 func (o *owner) moves() (n int) {
 	for i := range o.report {
 		if o.report[i].moved.take != 0 {
@@ -408,7 +408,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// bytesOf gives the bytes of an id, which nobody may change.
+// bytesOf returns the bytes of an id, which must not be changed.
 func bytesOf(id string) []byte { return unsafe.Slice(unsafe.StringData(id), len(id)) }
 
 func (s *Syncer) withEntry(id []byte, do func(*entry)) {
@@ -420,8 +420,8 @@ func (s *Syncer) withEntry(id []byte, do func(*entry)) {
 	}
 }
 
-// thaw gathers again what is in a report to a node that is gone. If that has counted it, somebody counts it again: nobody
-// can tell, and too much is better than too little.
+// thaw gathers again what is in a report to a node that is gone. If that has counted it, somebody counts it again:
+// nobody can tell, and too much is better than too little.
 func (s *Syncer) thaw(o *owner) {
 	now := s.limiter.Now()
 	for i := range o.report {
@@ -458,8 +458,8 @@ func (s *Syncer) thaw(o *owner) {
 	s.putFirst(s.owner(self), o.takeLine())
 }
 
-// forgetEnded takes out of the line what nobody wants to know any more, so that an owner that is away for long costs no more
-// memory than there are hits that count.
+// forgetEnded takes out of the line what nobody wants to know any more, so that an owner that is away for long costs no
+// more memory than there are hits that count.
 func (s *Syncer) forgetEnded(o *owner) {
 	line, now := o.takeLine(), s.limiter.Now()
 	kept := line[:0]
@@ -475,7 +475,7 @@ func (s *Syncer) forgetEnded(o *owner) {
 	s.putFirst(o, kept)
 }
 
-// Pending gives how many limits this node still has to report, or to give to their new owners.
+// Pending returns how many limits this node still has to report, or to give to their new owners.
 func (s *Syncer) Pending() (limits int) {
 	s.eachOwner(func(o *owner) {
 		o.mu.Lock()
@@ -485,7 +485,7 @@ func (s *Syncer) Pending() (limits int) {
 	return limits
 }
 
-// owing gives how many limits this node owes hits of, and for how long at most.
+// owing returns how many limits this node owes hits of, and for how long at most.
 func (s *Syncer) owing() (limits int, oldest time.Duration) {
 	s.eachOwner(func(o *owner) {
 		o.mu.Lock()

@@ -71,7 +71,8 @@ func TestAnAnswerEndsTheSilence(t *testing.T) {
 		"an empty report": func(w *world, owner, n *node) {
 			n.mustSync()
 			w.wantHeard("b>a report")
-			owner.wantMetrics(`weir_received_reports_total{kind="new"}`, "0", `weir_received_reports_total{kind="repeated"}`, "0")
+			owner.wantMetrics(`weir_received_reports_total{kind="new"}`, "0", `weir_received_reports_total{kind="repeated"}`,
+				"0")
 		},
 		"another answer": func(w *world, owner, n *node) {
 			r := w.of(limits.TokenBucket, 1)
@@ -149,7 +150,8 @@ func TestWithoutACopyNobodyDecidesAlone(t *testing.T) {
 	n.out = []*node{owner}
 	n.check(r).wants(t, "stand-in", ok, 97)
 	n.check(r).wants(t, "stand-in", ok, 96) // what is owed is no copy
-	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{{Key: wire.Key{Name: r.Name, UniqueKey: r.UniqueKey}, Snapshot: bucket.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
+	n.sync.Published("a", &wire.StateUpdate{States: []wire.KeyedState{{Key: wire.Key{Name: r.Name,
+		UniqueKey: r.UniqueKey}, Snapshot: bucket.Snapshot{Start: owner.start, Version: 7, Now: w.now.UnixNano()}}}})
 	n.check(r).wants(t, "stand-in", ok, 95) // nobody asked for that
 	w.heal()
 	w.settle(2)
@@ -178,7 +180,8 @@ func TestACopyOfAnOwnerThatIsAway(t *testing.T) {
 	})
 }
 
-// TestWhatOnlyACopyKnows has a copy decide alone on what nobody can owe. The owner's word counts again as soon as it can be had.
+// TestWhatOnlyACopyKnows has a copy decide alone on what nobody can owe. The owner's word counts again as soon as it
+// can be had.
 func TestWhatOnlyACopyKnows(t *testing.T) {
 	for what, change := range map[string]func(r *limits.Request){
 		"a reset":         func(r *limits.Request) { r.Behavior = limits.ResetRemaining },
@@ -206,7 +209,8 @@ func TestWhatOnlyACopyKnows(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatNobodyHeard has the owner say something to a node that doesn't hear it. It must not believe that it did.
+// TestAnAnswerThatNobodyHeard has the owner say something to a node that doesn't hear it. It must not believe that it
+// did.
 func TestAnAnswerThatNobodyHeard(t *testing.T) {
 	const remaining = 69
 	for _, test := range []struct {
@@ -745,7 +749,8 @@ func TestLies(t *testing.T) {
 		}
 	}
 	owner.look(r).wants(t, "owner", ok, 99)
-	owner.wantMetrics("weir_received_hits_total", "0", "weir_global_shares", "1", `weir_dropped_hits_total{reason="invalid"}`, "8")
+	owner.wantMetrics("weir_received_hits_total", "0", "weir_global_shares", "1",
+		`weir_dropped_hits_total{reason="invalid"}`, "8")
 	o := good
 	o.Algorithm, o.Copy, o.Start, o.Epoch = 77, false, owner.start, -1
 	got := owner.sync.Receive("b", &wire.Report{Start: 99, Seq: 100, Debts: []wire.Debt{o, good, o}})
@@ -753,7 +758,8 @@ func TestLies(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	state := bucket.Snapshot{Start: owner.start, Version: 1000, Now: w.now.UnixNano(), Limit: 100, Duration: int64(time.Hour), Used: 50}
+	state := bucket.Snapshot{Start: owner.start, Version: 1000, Now: w.now.UnixNano(), Limit: 100,
+		Duration: int64(time.Hour), Used: 50}
 	for what, change := range map[string]func(n *wire.KeyedState){
 		"negative hits":        func(n *wire.KeyedState) { n.Used = -1 },
 		"an unknown algorithm": func(n *wire.KeyedState) { n.Algorithm = 3 },
@@ -796,7 +802,8 @@ func TestReportsOfManyLives(t *testing.T) {
 	for _, test := range []struct {
 		start, seq int64
 		want       bool
-	}{{1, 0, false}, {1, -5, false}, {1, 3, true}, {1, 3, false}, {1, 2, false}, {1, 4, true}, {2, 3, true}, {2, 3, false}, {1, 5, true}} {
+	}{{1, 0, false}, {1, -5, false}, {1, 3, true}, {1, 3, false}, {1, 2, false}, {1, 4, true}, {2, 3, true}, {2, 3,
+		false}, {1, 5, true}} {
 		if got := count(test.start, test.seq); got != test.want {
 			t.Errorf("report %d of %d is new: %v", test.seq, test.start, got)
 		}

@@ -1,13 +1,13 @@
 // Package global keeps the counts of one limit on many nodes in step. Only the owner of a limit changes its state; what
 // other nodes take without asking it is a debt, of which they tell it.
 //
-// Two kinds of nodes do that. Those that answer for a GLOBAL limit from a copy of the owner's state ([Syncer.Check]), within
-// an allowance that bounds how far the cluster can exceed the limit; and those that count because the owner can't be
-// reached ([Syncer.Count]). Debts travel in numbered reports, one at a time to each owner, and each is counted once, however
-// often its report has to be repeated. The owner tells whoever keeps a copy when the state has changed.
+// Two kinds of nodes do that. Those that answer for a GLOBAL limit from a copy of the owner's state ([Syncer.Check]),
+// within an allowance that bounds how far the cluster can exceed the limit; and those that count because the owner
+// can't be reached ([Syncer.Count]). Debts travel in numbered reports, one at a time to each owner, and each is counted
+// once, however often its report has to be repeated. The owner tells whoever keeps a copy when the state has changed.
 //
-// The way of a hit: Check takes it from the copy and adds it to the debt, a round sends the debt in a report, the owner's
-// [Syncer.Receive] counts it, and its answer is the new copy, on which what was taken meanwhile is put again.
+// The way of a hit: Check takes it from the copy and adds it to the debt, a round sends the debt in a report, the
+// owner's [Syncer.Receive] counts it, and its answer is the new copy, on which what was taken meanwhile is put again.
 package global
 
 import (
@@ -28,19 +28,20 @@ import (
 
 // A Cluster is what a [Syncer] needs to know of the other nodes. Nodes are called by their names.
 type Cluster interface {
-	// Owner gives the node that owns the limit which id names, "" if it is this one; false while nobody can tell.
+	// Owner returns the node that owns the limit which id names, "" if it is this one; false while that is unknown.
 	Owner(id []byte) (node string, known bool)
 
-	// Nodes gives the number of nodes.
+	// Nodes returns the number of nodes.
 	Nodes() int
 
-	// Knows says whether a node is part of the cluster.
+	// Knows reports whether a node is part of the cluster.
 	Knows(node string) bool
 
-	// Incarnation returns a number that tells this process from earlier ones of this node. Other nodes see it in all calls.
+	// Incarnation returns a number that tells this process from earlier ones of this node. Other nodes see it in all
+	// calls.
 	Incarnation() int64
 
-	// Ring gives a text that is the same for the same ring, "" before there is one, and the other nodes in it.
+	// Ring returns a text that is the same for the same ring, "" before there is one, and the other nodes in it.
 	Ring() (fingerprint string, others []string)
 
 	// TakeOwnershipLoss reports whether this node has owned something since the last call that it doesn't own now. For the
@@ -124,8 +125,8 @@ func New(o Options) *Syncer {
 // changed.
 const lookEvery = 10
 
-// Run sends reports and publications at every interval, and reports also when Check wants one to go early, until ctx ends.
-// It waits for the calls on their way then, which ctx ends, too; so call Sync once more to leave nothing behind.
+// Run sends reports and publications at every interval, and reports also when Check wants one to go early, until ctx
+// ends. It waits for the calls on their way then, which ctx ends, too; so call Sync once more to leave nothing behind.
 func (s *Syncer) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
@@ -154,8 +155,8 @@ func (s *Syncer) Run(ctx context.Context) {
 	}
 }
 
-// Sync reports all debts and publishes all changes now, and waits until that is done or has failed. What failed is tried
-// again by the next. The error is the first that was met.
+// Sync reports all debts and publishes all changes now, and waits until that is done or has failed. What failed is
+// tried again by the next. The error is the first that was met.
 func (s *Syncer) Sync(ctx context.Context) error {
 	if err := s.moves.scanning.take(ctx); err != nil {
 		return err
@@ -186,8 +187,9 @@ func (s *Syncer) Sync(ctx context.Context) error {
 
 const slackUnit = 1_000_000
 
-// allowance gives how many hits of q's limit this node may take before the owner knows of them, so that all nodes together
-// exceed the limit by no more than the slack. A bucket that is less deep than the limit is high bounds it further.
+// allowance returns how many hits of q's limit this node may take before the owner knows of them, so that all nodes
+// together exceed the limit by no more than the slack. A bucket that is less deep than the limit is high bounds it
+// further.
 func (s *Syncer) allowance(q *bucket.Query) int64 {
 	hi, lo := bits.Mul64(uint64(q.AtOnce()), s.slack)
 	share, _ := bits.Div64(hi, lo, slackUnit*uint64(max(1, s.cluster.Nodes())))

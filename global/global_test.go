@@ -115,7 +115,8 @@ func TestWhatACopyLeavesToTheOwner(t *testing.T) {
 		{"what doesn't fit the limit", with(func(r *limits.Request) { r.Hits = 100 }), "copy"},
 		{"hits given back", with(func(r *limits.Request) { r.Hits = -1 }), "asked"},
 		{"a reset", with(func(r *limits.Request) { r.Behavior = limits.ResetRemaining }), "asked"},
-		{"a reset that takes nothing", with(func(r *limits.Request) { r.Hits, r.Behavior = 0, limits.ResetRemaining }), "asked"},
+		{"a reset that takes nothing", with(func(r *limits.Request) { r.Hits, r.Behavior = 0, limits.ResetRemaining }),
+			"asked"},
 		{"a drain", with(func(r *limits.Request) { r.Behavior = limits.DrainOverLimit }), "asked"},
 		{"another limit", with(func(r *limits.Request) { r.Limit = 101 }), "asked"},
 		{"another duration", with(func(r *limits.Request) { r.Duration++ }), "asked"},
@@ -151,7 +152,8 @@ func TestExhaustedLimitsAreRefusedByCopies(t *testing.T) {
 		r.Hits = 1
 		for range 30 {
 			w.wait(time.Second)
-			if got := n.check(r); got.from != "copy" || got.Status != over || got.Metadata != (bucket.Metadata{Owner: "a", Source: "replica"}) {
+			if got := n.check(r); got.from != "copy" || got.Status != over || got.Metadata != (bucket.Metadata{Owner: "a",
+				Source: "replica"}) {
 				t.Errorf("%+v, from %s", got.Result, got.from)
 			}
 		}
@@ -373,8 +375,8 @@ func TestLatePublications(t *testing.T) {
 	})
 }
 
-// TestALatePublicationKnowsTheTimeWorse has what was told come a second time, late, so that the owner's clock seems to be
-// behind.
+// TestALatePublicationKnowsTheTimeWorse has what was told come a second time, late, so that the owner's clock seems to
+// be behind.
 func TestALatePublicationKnowsTheTimeWorse(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a limits.Algorithm) {
 		w := newWorld(t, 2)
@@ -388,7 +390,8 @@ func TestALatePublicationKnowsTheTimeWorse(t *testing.T) {
 		w.heal()
 		w.wait(30 * time.Minute)
 		w.deliver(nil)
-		if got, want := n.look(r), owner.look(r); got.from != "copy" || got.Remaining != want.Remaining || got.ResetTime != want.ResetTime {
+		if got, want := n.look(r), owner.look(r); got.from != "copy" || got.Remaining != want.Remaining ||
+			got.ResetTime != want.ResetTime {
 			t.Errorf("%+v, from %s, but the owner says %+v", got.Result, got.from, want.Result)
 		}
 	})
@@ -621,7 +624,8 @@ func TestMemoryForDebtsIsBounded(t *testing.T) {
 		t.Errorf("room for %d, want %d", room, w.size)
 	}
 	keys := 1_000_000
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race",
+		Value: "true"}) {
 		keys /= 10 // the race detector has nothing to see here, and takes ten times as long
 	}
 	buf := []byte("key-0000000")

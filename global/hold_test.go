@@ -28,7 +28,8 @@ func TestAsksWithoutALock(t *testing.T) {
 	}
 }
 
-// TestLooksAfterAShortChange has the ring change and become what it was before anybody looks: what was counted meanwhile moves.
+// TestLooksAfterAShortChange has the ring change and become what it was before anybody looks: what was counted
+// meanwhile moves.
 func TestLooksAfterAShortChange(t *testing.T) {
 	set := peers.New(peers.Options{})
 	defer set.Close()

@@ -110,7 +110,7 @@ func (m *metrics) publish(err error) {
 	}
 }
 
-// copies gives the number of entries, with copies or debts.
+// copies returns the number of entries, with copies or debts.
 func (s *Syncer) copies() (n int) {
 	for i := range s.shards {
 		sh := &s.shards[i]

@@ -11,8 +11,8 @@ import (
 	"weir/limits/wire"
 )
 
-// moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with its
-// reports; the new one asks for what it needs at once. So it may be told twice of a state, and tells by the number.
+// moves are the states of limits that change hands, after a change of the ring. The former owner sends them along with
+// its reports; the new one asks for what it needs at once. So it may be told twice of a state, and tells by the number.
 type moves struct {
 	scanning turn         // taken while limits that belong elsewhere are looked for, which takes a second for a million
 	leaving  atomic.Bool  // this node is not part of the ring
@@ -33,8 +33,8 @@ type given struct {
 	node  string
 }
 
-// numbers are those of the states that one process has given to this node, as far as it remembers: of the last maxTakes. It has to
-// as long as an answer may be late.
+// numbers are those of the states that one process has given to this node, as far as it remembers: of the last
+// maxTakes. It has to as long as an answer may be late.
 type numbers struct {
 	last int64 // the largest
 	bits [maxTakes / 64]uint64
@@ -80,8 +80,8 @@ const (
 	lookAgainLater = 5 * time.Second
 )
 
-// noticeRing looks for limits that belong elsewhere once the ring has changed, or it is time to look again, or anyway, and
-// lets them stand in line for their new owners. The caller has the turn of scanning.
+// noticeRing looks for limits that belong elsewhere once the ring has changed, or it is time to look again, or anyway,
+// and lets them stand in line for their new owners. The caller has the turn of scanning.
 func (s *Syncer) noticeRing(anyway bool) {
 	ring, others := s.cluster.Ring()
 	if ring == "" {
@@ -100,7 +100,8 @@ func (s *Syncer) noticeRing(anyway bool) {
 	}
 }
 
-// lookParts is in how many parts all limits are looked at, so that those of the first can go while the others are looked at.
+// lookParts is in how many parts all limits are looked at, so that those of the first can go while the others are
+// looked at.
 const lookParts = 8
 
 // look lets the limits that belong elsewhere stand in line for their owners.
@@ -116,11 +117,11 @@ func (s *Syncer) look() {
 	}
 }
 
-// mayLook says whether the ring has changed, and whether it is time to look, and takes note of it. A change by which this node
-// has lost nothing is no reason to look: for millions of limits that takes seconds of a processor.
+// mayLook reports whether the ring has changed, and whether it is time to look, and takes note of it. A change by which
+// this node has lost nothing is no reason to look: for millions of limits that takes seconds of a processor.
 func (s *Syncer) mayLook(ring string, anyway bool) (changed, look bool) {
-	// Asked without the lock, since it may wait for a change of the ring, and so for those who count, who take the lock. And asked
-	// each time, since a ring that is the same again may have been another one meanwhile.
+	// Asked without the lock, since it may wait for a change of the ring, and so for those who count, who take the lock.
+	// And asked each time, since a ring that is the same again may have been another one meanwhile.
 	lost, moving, now := s.cluster.TakeOwnershipLoss(), s.stillMoving(), s.Clock()
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
@@ -142,7 +143,7 @@ func (s *Syncer) mayLook(ring string, anyway bool) (changed, look bool) {
 	return false, true
 }
 
-// tryNoticeRing does that unless somebody is at it.
+// tryNoticeRing does that unless that is under way.
 func (s *Syncer) tryNoticeRing() {
 	if s.moves.scanning.try() {
 		defer s.moves.scanning.leave()
@@ -150,7 +151,7 @@ func (s *Syncer) tryNoticeRing() {
 	}
 }
 
-// stillMoving says whether limits stand in line for their new owners.
+// stillMoving reports whether limits stand in line for their new owners.
 func (s *Syncer) stillMoving() (is bool) {
 	s.eachOwner(func(o *owner) {
 		o.mu.Lock()
@@ -169,8 +170,8 @@ func (s *Syncer) LookAgain() {
 	}
 }
 
-// give takes a limit's state out of this node's count for another node; fresh says whether it has just done so, or had
-// before. It is false if there is nothing to give.
+// give takes a limit's state out of this node's count for another node; fresh reports whether it has just done so, or
+// had before. It is false if there is nothing to give.
 func (s *Syncer) give(id, node string) (g given, fresh, ok bool) {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
@@ -191,8 +192,8 @@ func (s *Syncer) giveLocked(id, node string) (g given, fresh, ok bool) {
 	return g, true, true
 }
 
-// Give gives the states of some limits to a node that asks for them, because it owns them now: whole ones where there is
-// nothing to give. They are part of a report to it all the same, since the answer may get lost.
+// Give returns the states of some limits to a node that asks for them, because it owns them now: whole ones where there
+// is nothing to give. They are part of a report to it all the same, since the answer may get lost.
 func (s *Syncer) Give(node string, names []wire.Key) *wire.StateUpdate {
 	answer := &wire.StateUpdate{States: make([]wire.KeyedState, len(names))}
 	for i := range names {
@@ -206,8 +207,8 @@ func (s *Syncer) Give(node string, names []wire.Key) *wire.StateUpdate {
 	return answer
 }
 
-// hearSoon has the report with what a node was given go at once. Until it is acknowledged nobody knows who counts that, and should
-// the node leave both do.
+// hearSoon has the report with what a node was given go at once. Until it is acknowledged nobody knows who counts that,
+// and should the node leave both do.
 func (s *Syncer) hearSoon(node string) {
 	o := s.owner(node)
 	o.mu.Lock()
@@ -234,7 +235,8 @@ func (s *Syncer) giveOne(n *wire.KeyedState, id []byte, node string) {
 	}
 }
 
-// giveInLine gives a limit's state, and says whether it stands in line for the node, too. Nobody sees it neither here nor there.
+// giveInLine returns a limit's state, and reports whether it stands in line for the node, too. Nobody sees it neither
+// here nor there.
 func (s *Syncer) giveInLine(id, node string) (g given, lined, ok bool) {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()
@@ -267,10 +269,10 @@ func (s *Syncer) TakeOver(states []wire.KeyedState) {
 	}
 }
 
-// Taken gives how many states this node has taken over from others since it started.
+// Taken returns how many states this node has taken over from others since it started.
 func (s *Syncer) Taken() uint64 { return s.metrics.taken.Get() }
 
-// numbersOf gives those of the states that a process has given. The caller holds mu.
+// numbersOf returns those of the states that a process has given. The caller holds mu.
 func (m *moves) numbersOf(start int64) *numbers {
 	t, ok := m.taken.Get(start)
 	if !ok {
@@ -301,8 +303,8 @@ func (s *Syncer) takeOne(id []byte, n *wire.KeyedState, state bucket.State) {
 	}
 }
 
-// freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait. Only it, with the
-// turn of sending to o, takes something out of the two lines.
+// freezeMoves adds states to a report of some size, as many as it takes. It is true if more have to wait. Only it, with
+// the turn of sending to o, takes something out of the two lines.
 func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	o.mu.Lock()
 	asked, moving := o.given, o.moving.take(maxReport)
@@ -337,10 +339,10 @@ func (s *Syncer) freezeMoves(o *owner, size int) (more bool) {
 	return len(o.given)+o.moving.len() > 0
 }
 
-// moved forgets a state that its new owner has, but for those that have not heard of that, and ask this node to count: they
-// get no more than was left.
+// moved forgets a state that its new owner has, but for those that have not heard of that, and ask this node to count:
+// they get no more than was left.
 func (s *Syncer) moved(id string) {
-	if !s.moves.leaving.Load() { // else nobody asks any more, in a moment
+	if !s.moves.leaving.Load() { // else no node asks any more, in a moment
 		s.rememberAway(bytesOf(id))
 	}
 	s.moves.mu.Lock()
@@ -349,7 +351,8 @@ func (s *Syncer) moved(id string) {
 	delete(s.moves.given, id)
 }
 
-// rememberAway has this node's count for others begin with what it knows of a limit, if it was its own until a moment ago.
+// rememberAway has this node's count for others begin with what it knows of a limit, if it was its own until a moment
+// ago.
 func (s *Syncer) rememberAway(id []byte) {
 	if !s.away.State(id).Empty() {
 		return
@@ -375,8 +378,8 @@ func (s *Syncer) keep(id string) {
 	}
 }
 
-// KeepAll counts here again all that was given and not acknowledged. It is for a node that stops, and sends nothing any more:
-// whoever got something all the same counts it, too.
+// KeepAll counts here again all that was given and not acknowledged. It is for a node that stops, and sends nothing any
+// more: whoever got something all the same counts it, too.
 func (s *Syncer) KeepAll() {
 	s.moves.mu.Lock()
 	defer s.moves.mu.Unlock()

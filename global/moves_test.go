@@ -27,7 +27,7 @@ func newMover(t *testing.T, random *rand.Rand, keys int, a limits.Algorithm) *mo
 	return m
 }
 
-// move gives a limit another owner.
+// move makes another node the owner of a limit.
 func (m *mover) move(r limits.Request, to *node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,8 +84,8 @@ func (m *mover) wantOne() {
 	}
 }
 
-// TestStatesMove moves limits from node to node while they are used, nodes count for each other, and messages meet any fate. In
-// the end the owner of each knows of all hits that were taken, exactly, and nobody else keeps any.
+// TestStatesMove moves limits from node to node while they are used, nodes count for each other, and messages meet any
+// fate. In the end the owner of each knows of all hits that were taken, exactly, and nobody else keeps any.
 func TestStatesMove(t *testing.T) {
 	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.SlidingWindow} {
 		t.Run(a.String(), func(t *testing.T) {
@@ -163,7 +163,8 @@ func TestGiveTwice(t *testing.T) {
 	m.move(r, former)
 	r.Hits = 7
 	m.hit(former, r)
-	ask := []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}, {Name: "", UniqueKey: "x"}, {Name: "name", UniqueKey: "nobody's"}}
+	ask := []wire.Key{{Name: r.Name, UniqueKey: r.UniqueKey}, {Name: "", UniqueKey: "x"}, {Name: "name",
+		UniqueKey: "nobody's"}}
 	if got := former.sync.Give(owner.name, ask); got.States[0].Take != 0 {
 		t.Errorf("it gave away what is its own: %+v", got)
 	}
@@ -174,7 +175,8 @@ func TestGiveTwice(t *testing.T) {
 		}
 	}
 	first, second := former.sync.Give(owner.name, ask), former.sync.Give(owner.name, ask)
-	if first.States[0].Take == 0 || first.States[0].Take != second.States[0].Take || first.States[1].Take != 0 || first.States[2].Take != 0 {
+	if first.States[0].Take == 0 || first.States[0].Take != second.States[0].Take || first.States[1].Take != 0 ||
+		first.States[2].Take != 0 {
 		t.Errorf("got %+v and then %+v", first, second)
 	}
 	owner.sync.TakeOver(first.States)
@@ -242,7 +244,8 @@ func TestMovesBetweenClocks(t *testing.T) {
 	}
 }
 
-// TestNewOwnerLeaves has the new owner leave before it acknowledges what it was given: the states come back, and go to the next.
+// TestNewOwnerLeaves has the new owner leave before it acknowledges what it was given: the states come back, and go to
+// the next.
 func TestNewOwnerLeaves(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		m := newMover(t, rand.New(rand.NewPCG(9, 11)), 1, limits.TokenBucket)
@@ -270,8 +273,8 @@ func TestNewOwnerLeaves(t *testing.T) {
 	}
 }
 
-// TestKeepAll has a node stop before the new owner has acknowledged what it was given: that is counted here again, so that it
-// can be written to a file, and is given no more.
+// TestKeepAll has a node stop before the new owner has acknowledged what it was given: that is counted here again, so
+// that it can be written to a file, and is given no more.
 func TestKeepAll(t *testing.T) {
 	m := newMover(t, rand.New(rand.NewPCG(11, 12)), 1, limits.TokenBucket)
 	r := m.keys[0]
@@ -333,8 +336,8 @@ func TestGivenIsReportedSoon(t *testing.T) {
 	}
 }
 
-// TestQueue adds runs and takes limits out, in turns: those of the highest rank first, those of an earlier run before those of a
-// later one, and each once. What is put back comes first again.
+// TestQueue adds runs and takes limits out, in turns: those of the highest rank first, those of an earlier run before
+// those of a later one, and each once. What is put back comes first again.
 func TestQueue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	highestFirst := func(a, b limits.Found) int { return cmp.Compare(b.TTLClass, a.TTLClass) }

@@ -26,7 +26,8 @@ func newGame(t *testing.T, random *rand.Rand, keys int, a limits.Algorithm) *gam
 		n.skew = time.Duration(random.Int64N(int64(20*time.Minute))) - 10*time.Minute
 	}
 	for i := range keys {
-		r := limits.Request{Name: "name", UniqueKey: fmt.Sprint("key", i), Algorithm: a, Limit: 1 + random.Int64N(3000), Duration: 3_600_000}
+		r := limits.Request{Name: "name", UniqueKey: fmt.Sprint("key", i), Algorithm: a, Limit: 1 + random.Int64N(3000),
+			Duration: 3_600_000}
 		g.place[r.UniqueKey] = g.nodes[random.IntN(len(g.nodes))].name
 		g.keys = append(g.keys, r)
 	}
@@ -108,16 +109,18 @@ func (w *world) consistent() {
 	}
 }
 
-// agree checks that all nodes give the same answer. A copy of a LEAKY_BUCKET may hold hits that the owner need not know,
-// since they had leaked before they could be told: these let it say less, until it hears from the owner.
+// agree checks that all nodes give the same answer. A copy of a LEAKY_BUCKET may hold hits that the owner need not
+// know, since they had leaked before they could be told: these let it say less, until it hears from the owner.
 func (w *world) agree(r limits.Request, mayLeak bool) {
 	w.t.Helper()
 	owner := w.owner(r.AppendID(nil))
 	want := owner.look(r)
 	for _, n := range w.ring {
 		got := n.look(r)
-		if got.Remaining != want.Remaining && !(mayLeak && r.Algorithm == limits.LeakyBucket && got.Remaining < want.Remaining) {
-			w.t.Errorf("%s says %d remain, %s, the owner, says %d: %+v, from %s", n.name, got.Remaining, owner.name, want.Remaining, got.Result, got.from)
+		if got.Remaining != want.Remaining && !(mayLeak && r.Algorithm == limits.LeakyBucket &&
+			got.Remaining < want.Remaining) {
+			w.t.Errorf("%s says %d remain, %s, the owner, says %d: %+v, from %s", n.name, got.Remaining, owner.name,
+				want.Remaining, got.Result, got.from)
 		}
 	}
 }
@@ -132,8 +135,8 @@ func (w *world) owesNothing() {
 	}
 }
 
-// TestNothingIsLost has messages meet any fate, and owners pass for away. The owners know of all hits in the end, and never
-// of more than there were.
+// TestNothingIsLost has messages meet any fate, and owners pass for away. The owners know of all hits in the end, and
+// never of more than there were.
 func TestNothingIsLost(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, a limits.Algorithm) {
 		seeds(t, 150, func(t *testing.T, random *rand.Rand) {
@@ -249,8 +252,8 @@ func (g *game) leaveOrJoin() {
 	}
 }
 
-// TestOvershoot has owners answer whatever they are asked, while all else may be lost. So all nodes together stay within the
-// limit and the slack.
+// TestOvershoot has owners answer whatever they are asked, while all else may be lost. So all nodes together stay
+// within the limit and the slack.
 func TestOvershoot(t *testing.T) {
 	for _, a := range []limits.Algorithm{limits.TokenBucket, limits.SlidingWindow} { // see below for the other
 		t.Run(a.String(), func(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"weir/limits"
 )
 
-// A queue holds limits that wait to be given away, those of the highest rank first. It keeps them in runs as they came, each in
-// that order, so that to add half a million moves nothing.
+// A queue holds limits that wait to be given away, those of the highest rank first. It keeps them in runs as they came,
+// each in that order, so that to add half a million moves nothing.
 type queue struct{ runs [][]limits.Found }
 
 // add adds a run, whose memory belongs to q from then on.

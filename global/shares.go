@@ -83,8 +83,8 @@ func (s *Syncer) Changed(q *bucket.Query) {
 	}
 }
 
-// Share gives the state of q's limit, one of ours, to a node, in the present life of its process, which is told of its changes
-// during q's window from now on.
+// Share returns the state of q's limit, one of ours, to a node, in the present life of its process, which is told of
+// its changes during q's window from now on.
 func (s *Syncer) Share(q *bucket.Query, node string, start int64) *bucket.Snapshot {
 	return s.share(q.ID, q.Window(), node, start, false)
 }
@@ -177,7 +177,7 @@ type reported struct {
 	place int // in the report
 }
 
-// readable gives those debts of a report that can be.
+// readable returns those debts of a report that can be.
 func (s *Syncer) readable(report *wire.Report) []reported {
 	now := s.limiter.Now()
 	debts := make([]reported, 0, len(report.Debts))
@@ -222,7 +222,7 @@ func (s *Syncer) passOn(id []byte, d *bucket.Debt, node string, now time.Time) {
 	s.lineUp(e, id, s.owner(node))
 }
 
-// epoch gives the present one of a limit; 0 if nobody has a copy.
+// epoch returns the present one of a limit; 0 if no node has a copy.
 func (sh *shares) epoch(l *limits.Limiter, id []byte, now time.Time) int64 {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -243,8 +243,8 @@ type notice struct {
 
 func (n *notice) full() bool { return len(n.versions) == maxReport || n.bytes >= maxBytes }
 
-// publish tells the nodes that keep copies what has changed: all of it, or as far as was told. Each is told one thing at a
-// time; whoever can't be is told again.
+// publish tells the nodes that keep copies what has changed: all of it, or as far as was told. Each is told one thing
+// at a time; whoever can't be is told again.
 func (s *Syncer) publish(ctx context.Context, calls *sync.WaitGroup, all bool) {
 	if s.shares.number.Load() == 0 {
 		return
@@ -302,8 +302,10 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 }
 
 // noteHolders adds one limit to what its holders are to be told. It is true while one of them is behind.
-func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share, acked map[int64]int64, now time.Time) (behind bool) {
-	one.holders = slices.DeleteFunc(one.holders, func(h holder) bool { return now.After(h.until) || !s.cluster.Knows(h.node) })
+func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share, acked map[int64]int64,
+	now time.Time) (behind bool) {
+	one.holders = slices.DeleteFunc(one.holders, func(h holder) bool { return now.After(h.until) ||
+		!s.cluster.Knows(h.node) })
 	for i := range one.holders {
 		h := &one.holders[i]
 		if h.told >= one.version {
@@ -363,7 +365,7 @@ const maxSenders = 10_000
 
 func (r *received) init() { r.seqs, _ = simplelru.NewLRU[int64, int64](maxSenders, nil) }
 
-// last gives the number of the last report of a sender that was counted; 0 for none.
+// last returns the number of the last report of a sender that was counted; 0 for none.
 func (r *received) last(start int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -371,7 +373,7 @@ func (r *received) last(start int64) int64 {
 	return seq
 }
 
-// all gives that of all senders.
+// all returns that of all senders.
 func (r *received) all() map[int64]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

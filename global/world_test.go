@@ -128,7 +128,7 @@ func (w *world) setRing(names string) {
 	}
 }
 
-// owner gives the owner of a limit; nil while nobody can tell.
+// owner returns the owner of a limit; nil while that is unknown.
 func (w *world) owner(id []byte) *node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +184,7 @@ func (n *node) TakeOwnershipLoss() bool {
 	return lost
 }
 
-// Ring gives one only where states are to move.
+// Ring returns one only where states are to move.
 func (n *node) Ring() (string, []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -255,7 +255,7 @@ func (w *world) deliver(random *rand.Rand) {
 	}
 }
 
-// copied gives what arrives of a message.
+// copied returns what arrives of a message.
 func copied[Message any](w *world, m *Message) *Message {
 	text, err := wire.AppendMessage(nil, m)
 	if err != nil {
@@ -410,7 +410,7 @@ func (w *world) settle(rounds int) {
 	}
 }
 
-// all gives all messages one fate from now on.
+// all sets one fate for all messages from now on.
 func (w *world) all(f fate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -427,7 +427,7 @@ func (w *world) heal() {
 	}
 }
 
-// used gives what a node's own limiter has counted.
+// used returns what a node's own limiter has counted.
 func (n *node) used(r limits.Request) int64 {
 	var told bucket.Snapshot
 	told.Set(n.limiter.State(r.AppendID(nil)), n.time())
@@ -442,7 +442,7 @@ func (n *node) look(r limits.Request) outcome {
 	return n.check(r)
 }
 
-// entry gives what a node holds of a limit that another one owns.
+// entry returns what a node holds of a limit that another one owns.
 func (n *node) entry(r limits.Request) *entry {
 	id := r.AppendID(nil)
 	sh := n.sync.shardOf(id)
@@ -476,7 +476,7 @@ func (n *node) wantMetrics(pairs ...string) {
 	}
 }
 
-// hear gives the messages that have arrived since it was asked last.
+// hear returns the messages that have arrived since it was asked last.
 func (w *world) hear() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
