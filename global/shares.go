@@ -305,8 +305,7 @@ func (s *Syncer) collect(notices map[string]*notice, keys []string) {
 func (s *Syncer) noteHolders(notices map[string]*notice, key string, one *share, acked map[int64]int64,
 	now time.Time) (behind bool) {
 	one.holders = slices.DeleteFunc(one.holders, func(h holder) bool {
-		return now.After(h.until) ||
-			!s.cluster.Knows(h.node)
+		return now.After(h.until) || !s.cluster.Knows(h.node)
 	})
 	for i := range one.holders {
 		h := &one.holders[i]
